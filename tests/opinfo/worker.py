@@ -1,0 +1,200 @@
+"""One case at a time, in a process of its own that may crash or hang without harm to the others."""
+
+from __future__ import annotations
+
+import random
+import resource
+import time
+import warnings
+import zlib
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import torch
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils._pytree import tree_leaves
+
+from tests.opinfo import judge
+from tests.opinfo.place import Call, place, widened
+from tests.opinfo.variants import VARIANTS, Inapplicable, Observed, Variant
+
+OPS: dict[str, Any] = {op.full_name: op for op in op_db}
+#: Ops whose results hold whatever was in memory: compared by kind and strides only.
+UNINITIALISED = frozenset(
+    {
+        "empty",
+        "empty_like",
+        "empty_permuted",
+        "empty_strided",
+        "new_empty",
+        "new_empty_strided",
+        "resize_",
+        "resize_as_",
+    }
+)
+#: A worker larger than this (bytes) is replaced: compiled programs stay in memory.
+RESIDENT_LIMIT = 5 << 30
+
+Result = dict[str, Any]
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def seed_everything(text: str) -> None:
+    seed = zlib.crc32(text.encode())
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)
+
+
+def samples(op: Any, dtype: torch.dtype, variant: Variant, limit: int) -> list[Call]:
+    """At most `limit` of the op's samples, spread evenly from the first to the last."""
+    seed_everything(f"{op.full_name}|{dtype}")
+    calls = [Call.of(x) for x in op.sample_inputs("cpu", dtype, requires_grad=variant.grad)]
+    if len(calls) <= limit:
+        return calls
+    return [calls[i * (len(calls) - 1) // max(limit - 1, 1)] for i in range(limit)]
+
+
+def run_case(name: str, dtype_text: str, variant_name: str, device: str, limit: int) -> Result:
+    """Run one case. The result's `status` is "pass", "fail" or "skip" (with a `reason`)."""
+    op, dtype, variant = OPS[name], getattr(torch, dtype_text), VARIANTS[variant_name]
+    started, before = time.perf_counter(), _fallbacks()
+    result: Result = {"status": "skip", "samples": 0, "failed": 0}
+    try:
+        calls = samples(op, dtype, variant, limit)
+    except Exception as error:  # the sample generator itself has no CPU kernel for this dtype
+        return {**result, "reason": f"no samples: {_text(error)}"}
+    tol = judge.tolerances(op, dtype)
+    for index, call in enumerate(calls):
+        seed_everything(f"{name}|{dtype}|{variant_name}|{index}")
+        _run_sample(op, variant, call, device, tol, result)
+    if result["samples"]:
+        result["status"] = "fail" if result["failed"] else "pass"
+        result.pop("reason", None)
+    elif not calls:
+        result["reason"] = "no samples"
+    after = _fallbacks()
+    result["fallbacks"] = sorted(k for k, n in after.items() if n > before.get(k, 0))
+    result["seconds"] = round(time.perf_counter() - started, 3)
+    return result
+
+
+def _run_sample(
+    op: Any, variant: Variant, call: Call, device: str, tol: dict[str, float], result: Result
+) -> None:
+    """Add one sample's outcome to `result`; what the CPU itself refuses is no sample."""
+    state = torch.get_rng_state()
+    try:
+        expected = variant.compute(op, place(call, "cpu"))
+    except Exception as error:
+        kind = "" if isinstance(error, Inapplicable) else "PyTorch's CPU raises "
+        result.setdefault("reason", kind + _text(error))
+        return
+    drawn = not torch.equal(state, torch.get_rng_state()) or op.full_name in UNINITIALISED
+    drawn = drawn or any(isinstance(x, torch.Generator) for x in tree_leaves((call.args, call.kwargs)))
+    result["samples"] += 1
+    try:
+        actual = variant.compute(op, place(call, device))
+        difference = _compare(op, variant, call, actual, expected, device, tol, drawn)
+        if difference:
+            result.setdefault("strides", difference)
+    except Exception as error:
+        result["failed"] += 1
+        result.setdefault("error", f"{_text(error)} [{_describe(call)}]")
+
+
+def _compare(
+    op: Any,
+    variant: Variant,
+    call: Call,
+    actual: Observed,
+    expected: Observed,
+    device: str,
+    tol: dict[str, float],
+    drawn: bool,
+) -> str | None:
+    """Raise Mismatch where results differ; return the first difference in strides."""
+    if len(actual.values) != len(expected.values):
+        raise judge.Mismatch(f"{len(actual.values)} results, expected {len(expected.values)}")
+    pairs = list(zip(actual.values, expected.values, strict=True))
+    for ours, theirs in pairs:
+        judge.check_kind(ours, theirs, device)
+    references: list[Any] | None = None
+    for index, (ours, theirs) in enumerate([] if drawn else pairs):
+        try:
+            judge.check_values(ours, theirs, tol)
+        except judge.Mismatch:
+            references = references or _reference(op, variant, call)
+            reference = references[index] if len(references) == len(pairs) else None
+            judge.check_values(ours, theirs, tol, reference)
+    layouts = zip(actual.layouts, expected.layouts, strict=True)
+    return next(filter(None, (judge.stride_difference(a, e) for a, e in layouts)), None)
+
+
+def _reference(op: Any, variant: Variant, call: Call) -> list[Any]:
+    try:
+        return variant.compute(op, widened(place(call, "cpu"))).values
+    except Exception:  # the op has no double precision form: then there is no reference
+        return [None]
+
+
+def _fallbacks() -> dict[str, int]:
+    """How often each op fell back to the CPU so far."""
+    module = getattr(torch, "tpu", None)
+    return dict(module.metrics.snapshot()["fallbacks"]) if module is not None else {}
+
+
+def _text(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    kind = "" if isinstance(error, judge.Mismatch | Inapplicable) else f"{type(error).__name__}: "
+    return (kind + text)[:400]
+
+
+def _describe(call: Call) -> str:
+    def show(x: Any) -> str:
+        if isinstance(x, torch.Tensor):
+            return f"{dtype_name(x.dtype)}{list(x.shape) if not x.is_nested else '[nested]'}"
+        if isinstance(x, list | tuple):
+            return f"({', '.join(map(show, x))})"
+        return repr(x)[:60]
+
+    named = [f"{k}={show(v)}" for k, v in call.kwargs.items()]
+    return ", ".join([show(call.input), *map(show, call.args), *named])[:300]
+
+
+def serve(connection: Connection, device: str, limit: int) -> None:
+    """The process's main loop: a list of cases in; "start" and "done" messages out."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    for name, dtype, variants in iter(connection.recv, None):
+        for variant in variants:
+            connection.send(("start", variant))
+            connection.send(("done", variant, run_case(name, dtype, variant, device, limit)))
+        connection.send(("idle", _resident() > RESIDENT_LIMIT))
+
+
+def _resident() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def cases(ops: list[str], dtypes: list[str], variants: list[str]) -> Iterator[tuple[str, str, list[str]]]:
+    """(op, dtype, variants) to run, float32 of every op first; empty lists mean all."""
+    unknown = [x for x in ops if x not in OPS] + [x for x in variants if x not in VARIANTS]
+    if unknown:
+        raise ValueError(f"no such op or variant: {', '.join(unknown)}")
+    names = sorted({dtype_name(d) for op in OPS.values() for d in op.supported_dtypes("cpu")})
+    names.sort(key=lambda x: x != "float32")
+    for dtype_text in [x for x in names if not dtypes or x in dtypes]:
+        dtype = getattr(torch, dtype_text)
+        for name in ops or sorted(OPS):
+            if dtype not in OPS[name].supported_dtypes("cpu"):
+                continue
+            wanted = [v for v in VARIANTS if not variants or v in variants]
+            wanted = [v for v in wanted if VARIANTS[v].applies(OPS[name], dtype)]
+            if wanted:
+                yield name, dtype_text, wanted

@@ -1,0 +1,116 @@
+// A plan hit: inputs in, one call of the compiled program, results out.
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/native/Resize.h>
+
+#include "events.h"
+#include "generator.h"
+#include "kernel.h"
+#include "metrics.h"
+#include "modes.h"
+#include "packed.h"
+#include "python_error.h"
+#include "storage.h"
+
+namespace torch_tpu {
+namespace {
+
+using Fresh = c10::SmallVector<at::Tensor, 4>;
+
+PyObject* input_array(Call& call, const Plan& plan, size_t i) {
+  auto& record = *call.slots[plan.inputs[i]];
+  if (!record.value) record.value = zero_value(record, call.entry.name.c_str());
+  if (plan.donated[i] && record.value.use_count() > 1) record.value = copied_value(*record.value);
+  return record.value->array;
+}
+
+// The run-time data of the program in the order of Plan: random state, offsets, numbers.
+PyObject* packed_words(Call& call, const Plan& plan) {
+  if (!plan.random && !plan.offsets) return packed_array(call.words, call.device, /*may_repeat=*/true);
+  c10::SmallVector<uint32_t, 32> words;
+  const auto push = [&words](uint64_t bits) {
+    words.push_back(static_cast<uint32_t>(bits));
+    words.push_back(static_cast<uint32_t>(bits >> 32));
+  };
+  if (plan.random) {
+    const auto [seed, offset] = next_philox(call.generator, call.device);
+    push(seed);
+    push(offset);
+  }
+  if (plan.offsets) {
+    for (int64_t offset : call.offsets) push(static_cast<uint64_t>(offset));
+  }
+  words.append(call.words.begin(), call.words.end());
+  return packed_array(words, call.device, /*may_repeat=*/!plan.random);
+}
+
+// Steals the reference `array`.
+void store(Call& call, const Plan& plan, Fresh& fresh, size_t result, PyObject* array, std::vector<ValuePtr>* made) {
+  const int32_t target = plan.results[result];
+  StorageRecord& record =
+      target >= 0 ? *record_of(fresh[target].unsafeGetTensorImpl()->unsafe_storage()) : *call.slots[~target];
+  record.value = c10::make_intrusive<Value>(array, record.layout.load(std::memory_order_relaxed), call.device,
+                                            call.entry.name.c_str());
+  if (made != nullptr) made->push_back(record.value);
+}
+
+void run_program(Call& call, const Plan& plan, Fresh& fresh) {
+  Gil gil;
+  drain_released();
+  c10::SmallVector<PyObject*, 17> arguments;
+  arguments.push_back(nullptr);  // room that the vectorcall protocol may use
+  for (size_t i = 0; i < plan.inputs.size(); ++i) arguments.push_back(input_array(call, plan, i));
+  auto packed = pybind11::reinterpret_steal<pybind11::object>(plan.packed ? packed_words(call, plan) : nullptr);
+  if (plan.packed) arguments.push_back(packed.ptr());
+  PyObject* result = PyObject_Vectorcall(plan.callable, arguments.data() + 1,
+                                         (arguments.size() - 1) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
+  if (result == nullptr) raise_python_error(&call);
+  metrics().programs_run.fetch_add(1, std::memory_order_relaxed);
+  std::vector<ValuePtr> made;
+  auto* record_made = eager_mode() == EagerMode::Debug ? &made : nullptr;
+  if (plan.results.size() == 1) {
+    store(call, plan, fresh, 0, result, record_made);
+  } else {
+    const auto results = pybind11::reinterpret_steal<pybind11::object>(result);
+    for (size_t i = 0; i < plan.results.size(); ++i) {
+      store(call, plan, fresh, i, PySequence_GetItem(result, static_cast<Py_ssize_t>(i)), record_made);
+    }
+  }
+  if (record_made != nullptr) wait_for(made);
+}
+
+c10::IValue returned(Call& call, const Plan& plan, Fresh& fresh, size_t& next) {
+  const Return& item = plan.returns[next++];
+  switch (item.kind) {
+    case Return::Kind::Fresh: return fresh[item.index];
+    case Return::Kind::Argument: return call.argument(item.index);
+    case Return::Kind::None: return at::Tensor();
+    case Return::Kind::List: break;
+  }
+  c10::List<at::Tensor> list;
+  list.reserve(item.index);
+  for (uint32_t i = 0; i < item.index; ++i) list.push_back(returned(call, plan, fresh, next).toTensor());
+  return list;
+}
+
+}  // namespace
+
+void execute(Call& call, const Plan& plan) {
+  for (const auto& resize : plan.resizes) {
+    const auto& out = call.argument(resize.argument).toTensor();
+    at::native::resize_output(out, resize.sizes);
+  }
+  if (!plan.resizes.empty()) {  // the outputs have other shapes now: that is another key
+    const auto& schema = call.entry.schema;
+    const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(schema.name().c_str(), schema.overload_name().c_str());
+    return run_op(call.entry, op, call.stack);
+  }
+  Fresh fresh;
+  for (const auto& meta : plan.fresh) fresh.push_back(make_tensor(meta, call.device));
+  if (!plan.results.empty()) run_program(call, plan, fresh);
+  c10::SmallVector<c10::IValue, 4> results;
+  for (size_t next = 0; next < plan.returns.size();) results.push_back(returned(call, plan, fresh, next));
+  torch::jit::drop(call.stack, call.entry.schema.arguments().size());
+  for (auto& result : results) call.stack.push_back(std::move(result));
+}
+
+}  // namespace torch_tpu

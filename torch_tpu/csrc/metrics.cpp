@@ -1,0 +1,92 @@
+#include "metrics.h"
+
+#include <pybind11/stl.h>
+
+#include <map>
+#include <string>
+#include <string_view>
+
+namespace py = pybind11;
+
+namespace torch_tpu {
+namespace {
+
+// Both under the GIL.
+std::map<std::pair<std::string, int>, uint64_t>& synchronizations() {
+  static auto* counts = new std::map<std::pair<std::string, int>, uint64_t>();
+  return *counts;
+}
+std::map<std::string, uint64_t>& fallbacks() {
+  static auto* counts = new std::map<std::string, uint64_t>();
+  return *counts;
+}
+
+bool is_library(std::string_view file) {
+  return file.find("/site-packages/torch/") != std::string_view::npos || file.find("/torch_tpu/") != std::string_view::npos ||
+         file.starts_with("<");
+}
+
+// The innermost frame outside the libraries; "" from a thread that runs no Python.
+std::pair<std::string, int> user_line() {
+  std::pair<std::string, int> line{"", 0};
+  PyFrameObject* frame = PyEval_GetFrame();
+  Py_XINCREF(frame);
+  while (frame != nullptr) {
+    PyCodeObject* code = PyFrame_GetCode(frame);
+    const char* file = PyUnicode_AsUTF8(code->co_filename);
+    const bool library = file == nullptr || is_library(file);
+    if (line.first.empty() || !library) line = {file ? file : "", PyFrame_GetLineNumber(frame)};
+    Py_DECREF(code);
+    PyFrameObject* outer = library ? PyFrame_GetBack(frame) : nullptr;
+    Py_DECREF(frame);
+    frame = outer;
+  }
+  return line;
+}
+
+py::dict snapshot() {
+  const auto& m = metrics();
+  py::dict result;
+  result["ops"] = m.ops.load();
+  result["plan_hits"] = m.plan_hits.load();
+  result["plan_misses"] = m.plan_misses.load();
+  result["programs_run"] = m.programs_run.load();
+  result["values_shared"] = m.values_shared.load();
+  result["values_copied"] = m.values_copied.load();
+  result["bytes_to_device"] = m.bytes_to_device.load();
+  result["bytes_from_device"] = m.bytes_from_device.load();
+  result["fallbacks"] = fallbacks();
+  py::dict lines;
+  for (const auto& [line, count] : synchronizations()) lines[py::make_tuple(line.first, line.second)] = count;
+  result["synchronizations"] = lines;
+  return result;
+}
+
+void reset() {
+  auto& m = metrics();
+  for (auto* counter : {&m.ops, &m.plan_hits, &m.plan_misses, &m.programs_run, &m.values_shared, &m.values_copied,
+                        &m.bytes_to_device, &m.bytes_from_device}) {
+    counter->store(0);
+  }
+  fallbacks().clear();
+  synchronizations().clear();
+}
+
+}  // namespace
+
+Metrics& metrics() {
+  static Metrics counters;
+  return counters;
+}
+
+void count_synchronization() { synchronizations()[user_line()] += 1; }
+
+void count_fallback(const char* name) { fallbacks()[name] += 1; }
+
+void bind_metrics(py::module_& m) {
+  m.def("metrics_snapshot", &snapshot);
+  m.def("metrics_reset", &reset);
+  m.def("user_line", &user_line);
+}
+
+}  // namespace torch_tpu

@@ -1,0 +1,128 @@
+// Plans and the plan cache: what one op call with one key means.
+#pragma once
+
+#include <Python.h>
+
+#include <ATen/core/function_schema.h>
+#include <c10/util/SmallVector.h>
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "value.h"
+
+namespace torch_tpu {
+
+// Everything that changes the program of a call, as words; compared in full.
+using KeyView = c10::ArrayRef<uint64_t>;
+using KeyWords = c10::SmallVector<uint64_t, 96>;
+
+// A tensor that a plan makes: metadata, and the layout of its new storage.
+struct FreshTensor {
+  c10::ScalarType dtype;
+  std::vector<int64_t> sizes;
+  std::vector<int64_t> strides;
+  int64_t offset;
+  const Layout* layout;
+};
+
+// Where one value of the op's result comes from.
+struct Return {
+  enum class Kind : uint8_t { Fresh, Argument, None, List };
+  Kind kind;
+  uint32_t index;  // of the fresh tensor, the argument, or the number of items of a list that follow
+};
+
+// Bounds on a run-time offset: ((offset / stride) % size) <= max_start for tensor leaf `leaf`.
+struct OffsetRule {
+  uint32_t leaf;
+  int64_t stride, size, max_start;
+};
+
+// An `out=` argument whose shape the op sets.
+struct Resize {
+  uint32_t argument;
+  std::vector<int64_t> sizes;
+};
+
+struct Plan {
+  enum class Kind : uint8_t { Program, Host, Fallback };
+  Kind kind = Kind::Program;
+  PyObject* callable = nullptr;  // immortal, like the plan
+  std::vector<uint32_t> inputs;  // storage slots, in the order of the program's parameters
+  std::vector<bool> donated;     // by input
+  bool packed = false;           // the last parameter is the packed run-time data:
+  bool random = false;           // four words of random state,
+  bool offsets = false;          // two words for each storage offset, then the numbers
+  std::vector<FreshTensor> fresh;
+  std::vector<int32_t> results;  // by program result: fresh index, or ~slot of a written storage
+  std::vector<Return> returns;
+  std::vector<Resize> resizes;
+  std::vector<OffsetRule> offset_rules;
+};
+
+// What the lowering table says of an op; asked once, at its first call.
+struct Policy {
+  std::vector<bool> static_number;  // by argument: its number is in the key
+  std::vector<bool> dynamic_int;    // by argument: its int is run-time data
+  bool random = false;
+  bool moves_host = false;    // CPU tensors among the arguments are moved to the device
+  bool checked = false;       // Debug Eager checks its arguments on the host first
+};
+
+// One op of the dispatcher and its plans.
+class OpEntry {
+ public:
+  OpEntry(const c10::FunctionSchema& schema);
+
+  const c10::FunctionSchema& schema;
+  const std::string name;  // "aten::add.Tensor"
+  std::vector<bool> written;  // by argument: aliased for writing
+  const Policy& policy();     // takes the GIL at the first call
+
+  const Plan* find(KeyView key);
+  const Plan* insert(KeyView key, std::unique_ptr<Plan> plan);
+
+  // Keys that are equal but for storage offsets. After the second distinct one the plan takes offsets at run time.
+  struct Family {
+    uint32_t distinct = 0;
+    const Plan* dynamic = nullptr;
+  };
+  Family family(KeyView key_without_offsets);
+  const Plan* insert_dynamic(KeyView key_without_offsets, std::unique_ptr<Plan> plan);
+  void count_offset(KeyView key_without_offsets);
+
+  // Held while a plan is built, so that no key is built twice; taken before the GIL.
+  std::recursive_mutex building;
+  std::atomic<uint64_t> fallbacks{0};
+
+ private:
+  struct Hash {
+    using is_transparent = void;
+    size_t operator()(KeyView key) const;
+    size_t operator()(const std::vector<uint64_t>& key) const { return (*this)(KeyView(key)); }
+  };
+  struct Equal {
+    using is_transparent = void;
+    bool operator()(KeyView a, KeyView b) const { return a == b; }
+  };
+  std::mutex mutex_;
+  std::unordered_map<std::vector<uint64_t>, std::unique_ptr<Plan>, Hash, Equal> plans_;
+  std::unordered_map<std::vector<uint64_t>, Family, Hash, Equal> families_;
+  std::vector<std::unique_ptr<Plan>> dynamic_plans_;
+  std::once_flag policy_once_;
+  std::atomic<bool> policy_known_{false};
+  Policy policy_;
+};
+
+// Reads a Plan from the object that eager/miss.py returns. The GIL must be held.
+std::unique_ptr<Plan> parse_plan(PyObject* spec);
+
+// The entry of an op; made at its first use.
+OpEntry& entry_of(const c10::OperatorHandle& op);
+
+}  // namespace torch_tpu

@@ -1,0 +1,31 @@
+// Errors that cross from Python into C++.
+#pragma once
+
+#include <c10/util/Exception.h>
+#include <pybind11/pybind11.h>
+
+#include <string>
+
+namespace torch_tpu {
+
+// Takes the GIL; an error instead of a crash when the interpreter is gone.
+class Gil {
+ public:
+  Gil() {
+    TORCH_CHECK(Py_IsInitialized(), "the tpu device was used after Python has shut down");
+    state_ = PyGILState_Ensure();
+  }
+  ~Gil() { PyGILState_Release(state_); }
+  Gil(const Gil&) = delete;
+  Gil& operator=(const Gil&) = delete;
+
+ private:
+  PyGILState_STATE state_;
+};
+
+// The message of the Python error that was caught. The GIL must be held.
+inline std::string message_of(const pybind11::error_already_set& error) {
+  return pybind11::str(error.value()).cast<std::string>();
+}
+
+}  // namespace torch_tpu

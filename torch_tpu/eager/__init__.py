@@ -1,0 +1,1 @@
+"""Eager execution: what happens on a plan miss."""

@@ -1,0 +1,85 @@
+"""Metadata of an op's results, from PyTorch's own meta kernels."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from typing import Any
+
+import torch
+
+from torch_tpu import _C
+from torch_tpu.eager.forms import Form
+from torch_tpu.eager.program import FreshTensor, NumberLeaf, TensorLeaf, map_leaves
+
+
+class NoMetadata(Exception):
+    """The op has no meta kernel."""
+
+
+class MetaArguments:
+    """The arguments of a call on device meta: leaves on one storage share one there too."""
+
+    def __init__(self, args: list[Any]) -> None:
+        self._storages: dict[int, torch.UntypedStorage] = {}
+        self.args = map_leaves(args, self._convert)
+
+    def _convert(self, leaf: TensorLeaf | NumberLeaf) -> Any:
+        if isinstance(leaf, TensorLeaf):
+            return self._tensor(leaf)
+        if leaf.dtype is None:
+            return leaf.value
+        return torch.tensor(leaf.value, dtype=leaf.dtype)
+
+    def _tensor(self, leaf: TensorLeaf) -> torch.Tensor:
+        spec = leaf.spec
+        if leaf.slot not in self._storages:
+            whole = torch.empty(leaf.nbytes, dtype=torch.uint8, device="meta")
+            self._storages[leaf.slot] = whole.untyped_storage()
+        tensor = torch.empty(0, dtype=spec.dtype, device="meta")
+        tensor.set_(self._storages[leaf.slot], spec.offset, spec.sizes, spec.strides)
+        if spec.conj:
+            tensor = torch._conj(tensor)
+        return torch._neg_view(tensor) if spec.neg else tensor
+
+
+def run(form: Form, meta: MetaArguments) -> Any:
+    """The op's results on device meta. Raises what the op raises for bad arguments; NoMetadata."""
+    schema = form.op._schema
+    args, kwargs = [], {}
+    for argument, value in zip(schema.arguments, meta.args, strict=True):
+        if argument.name == "device":
+            value = torch.device("meta")
+        elif argument.name == "generator" or str(argument.type) == "Optional[Generator]":
+            value = None
+        elif argument.name == "pin_memory":
+            value = None
+        if argument.kwarg_only:
+            kwargs[argument.name] = value
+        else:
+            args.append(value)
+    try:
+        with warnings.catch_warnings():
+            # The core resizes `out=` itself, and warns then.
+            warnings.filterwarnings("ignore", message=".*An output with one or more elements was resized")
+            with torch._C.DisableTorchFunction():
+                return form.op(*args, **kwargs)
+    except NotImplementedError as error:
+        raise NoMetadata(str(error)) from error
+
+
+def fresh_tensor(meta: torch.Tensor) -> FreshTensor:
+    """What the core needs to make a tensor like `meta`."""
+    sizes, strides = tuple(meta.shape), tuple(meta.stride())
+    layout = _C.dense_layout(sizes, strides)
+    if layout is None:
+        span = 1 + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True)) if meta.numel() else 0
+        layout = (span,)
+    return FreshTensor(meta.dtype, sizes, strides, 0, layout)
+
+
+def guessed(result: Any, dtype: torch.dtype) -> FreshTensor:
+    """Contiguous metadata for a result whose shape only the lowering knows."""
+    sizes = tuple(result.shape)
+    strides = tuple(itertools.accumulate([1, *(max(1, n) for n in sizes[:0:-1])], lambda a, b: a * b))[::-1]
+    return FreshTensor(dtype, sizes, strides[: len(sizes)] if sizes else (), 0, sizes)

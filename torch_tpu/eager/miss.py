@@ -1,0 +1,309 @@
+"""What happens once per key: from an op call to a plan."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import torch
+
+from torch_tpu import dtypes
+from torch_tpu.eager import metadata
+from torch_tpu.eager.errors import announce_fallback, explain
+from torch_tpu.eager.forms import Form, form, overload
+from torch_tpu.eager.program import FreshTensor, NumberLeaf, Program, TensorLeaf, flatten, leaves
+from torch_tpu.lowering import checks, data_dependent, decompositions, graph, registry, strided
+from torch_tpu.lowering.normalization import SILENT_WRITES
+from torch_tpu.runtime import compiler
+
+__all__ = ["NumberLeaf", "TensorLeaf", "announce_fallback", "build", "check", "explain", "policy"]
+
+#: Ops whose index tensors may be on the CPU, as on every device.
+_MOVES_HOST = frozenset(
+    f"aten::{name}" for name in ("index", "index_put", "_index_put_impl", "_unsafe_index", "_unsafe_index_put")
+)
+#: Functional ops that take of `self` only its shape, besides the random ones.
+_FILLS = frozenset({"aten::fill.Scalar", "aten::fill.Tensor", "aten::zero", "aten::copy"})
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How the core treats the arguments of an op; see Policy in csrc/plan.h.
+
+    static_numbers: names of number arguments that are part of the key; None: all are.
+    """
+
+    static_numbers: frozenset[str] | None
+    dynamic_ints: frozenset[str]
+    random: bool
+    moves_host: bool
+    checked: bool
+
+
+def policy(name: str) -> Policy:
+    """The policy of the op `name`."""
+    functional = form(name).name or name
+    lowering = registry.find(functional)
+    base = functional.partition(".")[0]
+    return Policy(
+        lowering.static if lowering else None,
+        lowering.dynamic if lowering else frozenset(),
+        bool(lowering and lowering.random),
+        base in _MOVES_HOST,
+        functional in checks.CHECKS,
+    )
+
+
+class Kind(enum.IntEnum):
+    """Return::Kind in csrc/plan.h."""
+
+    FRESH = 0
+    ARGUMENT = 1
+    NONE = 2
+    LIST = 3
+
+
+@dataclass
+class PlanSpec:
+    """A plan as the core reads it; see Plan in csrc/plan.h."""
+
+    kind: str = "program"
+    callable: Callable[..., Any] | None = None
+    inputs: list[int] = field(default_factory=list)
+    donated: list[bool] = field(default_factory=list)
+    packed: bool = False
+    random: bool = False
+    offsets: bool = False
+    fresh: list[tuple[Any, ...]] = field(default_factory=list)
+    results: list[int] = field(default_factory=list)
+    returns: list[tuple[int, int]] = field(default_factory=list)
+    resizes: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
+    offset_rules: list[tuple[int, int, int, int]] = field(default_factory=list)
+
+
+def check(name: str, args: Sequence[Any]) -> None:
+    """Debug Eager: raise what the CPU raises for indices out of range."""
+    checks.CHECKS[form(name).name or name](*args)
+
+
+def build(name: str, args: list[Any], device: int, offsets: list[int] | None) -> PlanSpec:
+    """The plan of one call: `args` is its argument tree, in schema order.
+
+    offsets: indices of tensor leaves whose storage offset becomes run-time data; None: part of the key.
+    """
+    which = form(name)
+    if which.name is not None and data_dependent.needs_host(which.name, args):
+        return PlanSpec("host", _host_function(which))
+    if which.name is None or not _computable(args):
+        return PlanSpec("fallback")
+    key = f"{name} {args!r} {offsets}"
+    known = compiler.load_program(key, device=device, name=name)
+    if known is not None:
+        program, spec = known
+        return dataclasses.replace(spec, callable=program)
+    return _Build(which, args, device, offsets, key).plan()
+
+
+def _computable(args: Any) -> bool:
+    """False where XLA has no such dtype."""
+    for leaf in leaves(args):
+        dtype = leaf.spec.dtype if isinstance(leaf, TensorLeaf) else leaf.dtype
+        if dtype is not None and dtype not in dtypes.JAX_DTYPE:
+            return False
+    return not any(isinstance(a, torch.dtype) and a not in dtypes.JAX_DTYPE for a in args)
+
+
+def _host_function(which: Form) -> Callable[..., Any]:
+    """The op as a Python function of torch tensors, from the function of its functional form."""
+    assert which.name is not None
+    function = data_dependent.HOST[which.name]
+
+    def host(*args: Any) -> Any:
+        inputs = [a for i, a in enumerate(args) if i not in which.outs]
+        results = function(*inputs)
+        if not which.written:
+            return results
+        outputs = results if isinstance(results, tuple) else (results,)
+        for i, output in zip(which.written, outputs, strict=True):
+            if which.outs and args[i].shape != output.shape:
+                args[i].resize_(output.shape)
+            args[i].copy_(output)
+        written = tuple(args[i] for i in which.written)
+        return written if len(written) > 1 else written[0]
+
+    return host
+
+
+Compute = Callable[[list[Any], Any], list[Any]]
+
+
+class _Build:
+    """One plan in the making."""
+
+    def __init__(self, which: Form, args: list[Any], device: int, offsets: list[int] | None, key: str) -> None:
+        self.form, self.args, self.device, self.offsets, self.key = which, args, device, offsets, key
+        self.arguments = which.op._schema.arguments
+        assert which.name is not None
+        self.name = which.name
+        self.lowering = registry.find(self.name)
+        self.fresh: list[FreshTensor] = []
+        self.kept: list[bool] = []  # by declared result that is no argument: false where it is switched off
+        self.returns: list[tuple[int, int]] = []
+
+    def plan(self) -> PlanSpec:
+        meta = metadata.MetaArguments(self.args)
+        try:
+            result = metadata.run(self.form, meta)
+        except metadata.NoMetadata:
+            return self._without_metadata()
+        resizes = [
+            (i, tuple(meta.args[i].shape))
+            for i in self.form.outs
+            if isinstance(meta.args[i], torch.Tensor) and tuple(meta.args[i].shape) != self.args[i].spec.sizes
+        ]
+        if resizes:
+            return PlanSpec(resizes=resizes)
+        self._read_returns(result)
+        compute = self._compute(meta)
+        return PlanSpec("fallback") if compute is None else self._compiled(compute)
+
+    # --- results --------------------------------------------------------------------------------
+
+    def _read_returns(self, result: Any) -> None:
+        returns = self.form.op._schema.returns
+        values = result if len(returns) > 1 else (result,)
+        for declared, value in zip(returns, values, strict=True):
+            if declared.alias_info is not None and declared.alias_info.is_write:
+                self.returns.append((Kind.ARGUMENT, self._aliased(declared.alias_info)))
+            else:
+                self._read_value(value)
+
+    def _aliased(self, alias: Any) -> int:
+        names = alias.before_set
+        return next(
+            i for i in self.form.written if self.arguments[i].alias_info.before_set & names  # type: ignore[union-attr]
+        )
+
+    def _read_value(self, value: Any) -> None:
+        if value is None:
+            self.returns.append((Kind.NONE, 0))
+            self.kept.append(False)
+        elif isinstance(value, torch.Tensor):
+            self.returns.append((Kind.FRESH, len(self.fresh)))
+            self.fresh.append(metadata.fresh_tensor(value))
+            self.kept.append(True)
+        elif isinstance(value, (list, tuple)):
+            self.returns.append((Kind.LIST, len(value)))
+            for item in value:
+                self._read_value(item)
+        else:
+            raise NotImplementedError(f"{self.form.op}: a result of type {type(value).__name__} needs a host function")
+
+    def _written(self, compute: Compute) -> list[TensorLeaf]:
+        indices = [*self.form.written, *self._silently_written(compute)]
+        return [leaf for i in indices for leaf in leaves([self.args[i]]) if isinstance(leaf, TensorLeaf)]
+
+    def _silently_written(self, compute: Compute) -> list[int]:
+        """Arguments that this call writes though the schema does not say so."""
+        silent = SILENT_WRITES.get(self.name)
+        if silent is None:
+            return []
+        probe = Program(self.args, compute, self.fresh, [], frozenset(), False, None)
+        count = len(self.fresh)
+        written: list[Any] = []
+        with compiler.tracing():
+            specs = [jax.ShapeDtypeStruct(*spec) for spec in probe.in_specs()]
+            jax.eval_shape(lambda *p: written.extend(probe.results(*p)[count:]), *specs)
+        names = [a.name for a in self.arguments]
+        present = [names.index(name) for name in silent if self.args[names.index(name)] is not None]
+        return present if written else []
+
+    # --- the computation ------------------------------------------------------------------------
+
+    def _split(self, args: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Positional and keyword-only arguments of the functional form."""
+        positional, keywords = [], {}
+        for i, (declared, value) in enumerate(zip(self.arguments, args, strict=True)):
+            if i in self.form.outs:
+                continue
+            if declared.kwarg_only:
+                keywords[declared.name] = value
+            else:
+                positional.append(value)
+        return positional, keywords
+
+    def _compute(self, meta: metadata.MetaArguments) -> Compute | None:
+        lowering = self.lowering
+        if lowering is not None:
+
+            def lowered(args: list[Any], key: Any) -> list[Any]:
+                positional, keywords = self._split(args)
+                return self._ordered(registry.call(lowering, positional, keywords, key))
+
+            return lowered
+        positional, keywords = self._split(meta.args)
+        traced = decompositions.decompose(overload(self.name), tuple(positional), keywords)
+        if traced is None:
+            return None
+        function = graph.lower_graph(traced)
+
+        def decomposed(args: list[Any], key: Any) -> list[Any]:
+            positional, keywords = self._split(args)
+            tensors = [x for x in flatten([positional, *keywords.values()]) if hasattr(x, "dtype") and hasattr(x, "shape")]
+            return self._ordered(function(*tensors))
+
+        return decomposed
+
+    def _ordered(self, results: Any) -> list[Any]:
+        """Fresh results first, then the new contents of written arguments; what is switched off is left out."""
+        flat = list(flatten(results))
+        declared, rest = flat[: len(self.kept)], flat[len(self.kept) :]
+        fresh = [r for r, kept in zip(declared, self.kept, strict=True) if kept]
+        return fresh + [r for r in rest if r is not None]
+
+    def _unread(self) -> frozenset[int]:
+        indices = set(self.form.outs)
+        if self.form.in_place and (self.name in _FILLS or (self.lowering is not None and self.lowering.random)):
+            indices |= set(self.form.written)
+        elif self.name in _FILLS:
+            indices.add(0)
+        return frozenset(leaf.index for i in indices for leaf in leaves([self.args[i]]) if isinstance(leaf, TensorLeaf))
+
+    def _compiled(self, compute: Compute) -> PlanSpec:
+        random = bool(self.lowering and self.lowering.random)
+        program = Program(self.args, compute, self.fresh, self._written(compute), self._unread(), random, self.offsets)
+        donated = program.donated()
+        spec = PlanSpec(
+            inputs=program.slots,
+            donated=[i in donated for i in range(len(program.slots))],
+            packed=program.packed,
+            random=random,
+            offsets=self.offsets is not None,
+            fresh=[meta.astuple() for meta in self.fresh],
+            results=[*range(len(self.fresh)), *(~slot for slot in program.written_slots)],
+            returns=[(int(kind), index) for kind, index in self.returns],
+            offset_rules=self._offset_rules(program),
+        )
+        if not spec.results:
+            return spec
+        callable_ = compiler.compile_program(
+            program, program.in_specs(), donate=donated, device=self.device, name=self.key.partition(" ")[0],
+            cache_key=self.key, extra=spec,
+        )  # fmt: skip
+        return dataclasses.replace(spec, callable=callable_)
+
+    def _offset_rules(self, program: Program) -> list[tuple[int, int, int, int]]:
+        rules = []
+        for leaf in program.tensors:
+            if leaf.index in (self.offsets or ()):
+                rule = strided.fits(leaf.layout_sizes, leaf.layout_dtype, leaf.spec)
+                rules += [(leaf.index, *dim) for dim in rule.dims] if rule else []
+        return rules
+
+    def _without_metadata(self) -> PlanSpec:
+        """Results as the lowering gives them, where PyTorch has no meta kernel."""
+        return PlanSpec("fallback")

@@ -1,0 +1,29 @@
+"""ATen to JAX, one file per family of ops."""
+
+from torch_tpu.lowering import registry
+
+FAMILIES = (
+    "pointwise",
+    "special_functions",
+    "reductions",
+    "cumulative",
+    "creation",
+    "random",
+    "matmul",
+    "convolution",
+    "pooling",
+    "resampling",
+    "normalization",
+    "losses",
+    "activations",
+    "indexing",
+    "scatter",
+    "sorting",
+    "shapes",
+    "prims",
+    "attention",
+    "recurrent",
+    "foreach",
+    "optimizers",
+)
+registry._FAMILIES[:] = [f"{__name__}.{family}" for family in FAMILIES]
