@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from benchmarks.timing import arguments, write_json
@@ -97,7 +98,7 @@ def main() -> None:
     rows: list[Any] = [case() for case in (changing_rate, indexing, last_batch, numbers)]
     grid = Table("loop", "programs", "at most", title="Programs made")
     for name, made, limit in rows:
-        grid.add_row(name, f"[{'green' if made <= limit else 'bold red'}]{made}", str(limit))
+        grid.add_row(escape(name), f"[{'green' if made <= limit else 'bold red'}]{made}", str(limit))
     Console().print(grid)
     write_json(options.json, [{"loop": name, "programs": made, "limit": limit} for name, made, limit in rows])
     if any(made > limit for _, made, limit in rows):

@@ -173,14 +173,17 @@ def _status(name: str) -> int:
 
 def table(title: str, unit: str, scale: Callable[[str, float], float], results: list[Result]) -> Table:
     """Medians in `unit`, each with its ratio to the first candidate's."""
-    grid = Table(title=f"{title} ({unit}; x: times {results[0].name})", title_justify="left")
+    base, cases = results[0], results[0].rounds
+    grid = Table(title=f"{title} ({unit}; x: times {base.name})", title_justify="left")
     grid.add_column("")
+    for case in cases:
+        grid.add_column(case, justify="right")
     for result in results:
-        grid.add_column(result.name, justify="right")
-    for case in results[0].rounds:
-        base = results[0].median(case)
-        cells = [f"{scale(case, r.median(case)):.2f}  {r.median(case) / base:.2f}x" for r in results]
-        grid.add_row(case, *cells)
+        medians = [(case, result.median(case)) for case in cases]
+        cells = [
+            f"{scale(case, seconds):.2f}  {seconds / base.median(case):.2f}x" for case, seconds in medians
+        ]
+        grid.add_row(result.name, *cells)
     return grid
 
 

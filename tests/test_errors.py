@@ -42,7 +42,7 @@ def test_shapes(call: Callable[[], object], message: str) -> None:
         (lambda: ones(2, 3) @ ones(3, 2, dtype=torch.float64), "same dtype"),
         (lambda: ones(2, dtype=torch.int64).add_(0.5), "can't be cast"),
         (lambda: ones(2, dtype=torch.int64).mean(), "floating point or complex"),
-        (lambda: ~ones(2), "not implemented|integral and Boolean"),
+        (lambda: ones(2).bitwise_not(), "not implemented|integral and Boolean"),
         (lambda: F.embedding(ones(2), ones(3, 4)), "(?i)expected.*(long|int)"),
     ],
 )
@@ -107,7 +107,7 @@ def debug() -> Iterator[None]:
     ],
 )
 def test_debug_checks_indices(call: Callable[[], object]) -> None:
-    with pytest.raises(IndexError, match="(?i)out of (range|bounds)"):
+    with pytest.raises((IndexError, RuntimeError), match="(?i)out of (range|bounds)"):
         call()
     assert ones(3)[torch.tensor([2, -3], device=DEVICE)].tolist() == [1, 1]
 

@@ -72,7 +72,7 @@ def test_writing_rows_in_a_loop() -> None:
         for i in range(100):
             x[i] = row
             x[i, 1] = float(i)
-    assert counted.plans <= 6
+    assert counted.plans <= 7  # three a site, and one that makes the number
     assert x.sum().item() == 200 + sum(range(100))
 
 
@@ -128,6 +128,7 @@ def test_dropout_probability_is_data() -> None:
         return int((y == 0).sum().item())
 
     drop(0.5)
+    drop(0.4)  # its backward adds to a gradient that is there already
     with counting() as counted:
         dropped = [drop(p) for p in (0.1, 0.3, 0.6, 0.9)]
     assert counted.plans == 0

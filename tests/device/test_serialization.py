@@ -80,17 +80,29 @@ def test_deepcopy_keeps_sharing_and_gradients() -> None:
     a, b = copy.deepcopy([x, x[2:]])
     a.zero_()
     assert b.sum().item() == 0 and x.sum().item() == 6
-    parameter = torch.nn.Parameter(x)
-    parameter.grad = torch.ones_like(x)
-    copied = copy.deepcopy(parameter)
-    assert copied.grad is not None and copied.grad.is_tpu
-    assert copied.untyped_storage().data_ptr() != parameter.untyped_storage().data_ptr()
+    leaf = x.detach().clone().requires_grad_()
+    leaf.grad = torch.ones_like(x)
+    copied = copy.deepcopy(leaf)
+    assert copied.grad is not None and copied.grad.is_tpu and copied.grad.sum().item() == 4
+    assert copied.untyped_storage().data_ptr() != leaf.untyped_storage().data_ptr()
 
 
 def test_pickle() -> None:
     x = torch.randn(3, device="tpu", requires_grad=True)
     y = pickle.loads(pickle.dumps(x))
     assert y.is_tpu and y.requires_grad and torch.equal(x.detach().cpu(), y.detach().cpu())
+    host = torch.randn(3)
+    assert torch.equal(pickle.loads(pickle.dumps(host)), host)
+
+
+def test_older_file_format() -> None:
+    x = torch.arange(6, device="tpu").view(2, 3)
+    file = io.BytesIO()
+    torch.save(x, file, _use_new_zipfile_serialization=False)
+    for where in ("tpu", "cpu"):
+        file.seek(0)
+        y = torch.load(file, map_location=where)
+        assert y.device.type == where and torch.equal(y.cpu(), x.cpu())
 
 
 def test_generator_state_is_saved() -> None:

@@ -74,8 +74,8 @@ def causes(report: Report) -> list[tuple[str, int, list[Key]]]:
     groups: dict[str, list[Key]] = collections.defaultdict(list)
     for key, result in report.results.items():
         if result["status"] == "fail":
-            text = re.sub(r"\[[^\[]*\]?$", "", result.get("error", ""))
-            groups[re.sub(r"-?\d+(\.\d+)?(e-?\d+)?", "#", text)[:110]].append(key)
+            text = re.sub(r"-?\d+(\.\d+)?(e-?\d+)?", "#", result["error"])
+            groups[text if len(text) < 110 else f"{text[:80]} ... {text[-30:]}"].append(key)
     return sorted(((t, len(k), k) for t, k in groups.items()), key=lambda x: -x[1])
 
 

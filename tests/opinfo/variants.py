@@ -80,9 +80,7 @@ def inplace(op: Any, call: Call) -> Observed:
 
 def out(op: Any, call: Call) -> Observed:
     """`out=` of the right shape, of no elements (resized), and with strides of its own (kept)."""
-    state = torch.get_rng_state()
     result = call.run(op)
-    drawn = not torch.equal(state, torch.get_rng_state())
     observed = Observed([], [])
     for make in (torch.empty_like, _empty, lambda x: noncontiguous_like(torch.empty_like(x))):
         target = tree_map(lambda x, make=make: make(x) if isinstance(x, torch.Tensor) else x, result)
@@ -91,17 +89,9 @@ def out(op: Any, call: Call) -> Observed:
         written = tree_leaves(target)
         if make is not _empty:
             observed.values.append([x.data_ptr() for x in written] == places)
-        if not drawn and not all(map(_trusted, written, tree_leaves(result))):
-            raise Inapplicable("PyTorch's own out= differs from its result")
         observed.values += tree_leaves(call.process(target))
         observed.layouts += written
     return observed
-
-
-def _trusted(written: torch.Tensor, result: torch.Tensor) -> bool:
-    """Whether `written` may be compared with: on the CPU it equals the op's result."""
-    here = result.device.type == "cpu"
-    return not here or torch.allclose(written, result, equal_nan=True)
 
 
 def _empty(x: torch.Tensor) -> torch.Tensor:

@@ -124,4 +124,7 @@ def test_across_devices() -> None:
         TORCH_TPU_PLATFORM="cpu",
         TORCH_TPU_CPU_DEVICES="3",
     )
-    assert out.splitlines() == ["[True, True]", "int64 [0, 1, 2, 3] True", "{CpuDevice(id=2)} {CpuDevice(id=1)}"]
+    moved, values, made = out.splitlines()
+    assert moved == "[True, True]"
+    assert values == "int64 [0, 1, 2, 3] True"
+    assert made == "{CpuDevice(id=2)} {CpuDevice(id=1)}"

@@ -61,6 +61,7 @@ struct Allocator final : c10::DeviceAllocator {
 
   bool initialized() override { return true; }
   void emptyCache(c10::MempoolId_t) override {
+    if (in_bad_fork) return;
     Gil gil;
     drain_released();
   }

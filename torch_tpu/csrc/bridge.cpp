@@ -4,6 +4,7 @@
 #include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
+#include <torch/csrc/utils/tensor_memoryformats.h>
 
 #include "kernel.h"
 #include "metrics.h"
@@ -20,6 +21,20 @@ py::object torch_dtype(c10::ScalarType dtype) {
   return py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(torch::getTHPDtype(dtype)));
 }
 
+// An argument as Python's own object for it: the dispatcher holds dtypes, layouts and memory formats as ints.
+py::object python_argument(const c10::IValue& value, const c10::Argument& declared) {
+  if (value.isInt()) {
+    auto type = declared.real_type();
+    if (const auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
+    PyObject* object = nullptr;
+    if (type->kind() == c10::TypeKind::ScalarTypeType) return torch_dtype(value.toScalarType());
+    if (type->kind() == c10::TypeKind::LayoutType) object = reinterpret_cast<PyObject*>(torch::getTHPLayout(value.toLayout()));
+    if (type->kind() == c10::TypeKind::MemoryFormatType) object = torch::utils::getTHPMemoryFormat(value.toMemoryFormat());
+    if (object != nullptr) return py::reinterpret_borrow<py::object>(object);
+  }
+  return torch::jit::toPyObject(value);
+}
+
 const py::module_& miss() {
   static auto* module = new py::module_(py::module_::import("torch_tpu.eager.miss"));
   return *module;
@@ -32,22 +47,23 @@ class Tree {
 
   py::list arguments() {
     py::list result;
-    for (size_t i = 0; i < call_.entry.schema.arguments().size(); ++i) result.append(convert(call_.argument(i)));
+    const auto& declared = call_.entry.schema.arguments();
+    for (size_t i = 0; i < declared.size(); ++i) result.append(convert(call_.argument(i), declared[i]));
     return result;
   }
 
  private:
-  py::object convert(const c10::IValue& value) {
+  py::object convert(const c10::IValue& value, const c10::Argument& declared) {
     if (value.isList() && !value.isIntList() && !value.isBoolList() && !value.isDoubleList()) {
       py::list items;
-      for (const auto& item : value.toListRef()) items.append(convert(item));
+      for (const auto& item : value.toListRef()) items.append(convert(item, declared));
       return items;
     }
     const Leaf& leaf = leaves_[next_++];
     if (leaf.kind == Leaf::Kind::Tensor) return tensor(leaf, value.toTensor());
     if (leaf.kind == Leaf::Kind::Number) return number(leaf, value);
     if (value.isTensor()) return py::none();  // an undefined tensor
-    return torch::jit::toPyObject(value);
+    return python_argument(value, declared);
   }
 
   py::object tensor(const Leaf& leaf, const at::Tensor& tensor) {
@@ -71,9 +87,8 @@ class Tree {
 
 py::list plain_arguments(Call& call) {
   py::list result;
-  for (size_t i = 0; i < call.entry.schema.arguments().size(); ++i) {
-    result.append(torch::jit::toPyObject(call.argument(i)));
-  }
+  const auto& declared = call.entry.schema.arguments();
+  for (size_t i = 0; i < declared.size(); ++i) result.append(python_argument(call.argument(i), declared[i]));
   return result;
 }
 

@@ -49,8 +49,26 @@ bool share_value(const at::Tensor& dst, const at::Tensor& src) {
   return true;
 }
 
+// The dtype whose programs move elements of `dtype` as they are, where XLA knows no such dtype.
+std::optional<c10::ScalarType> raw_dtype(c10::ScalarType dtype) {
+  switch (dtype) {
+    case c10::ScalarType::ComplexHalf: return c10::ScalarType::Int;
+    case c10::ScalarType::Bits16: return c10::ScalarType::Short;
+    case c10::ScalarType::Float4_e2m1fn_x2:
+    case c10::ScalarType::Bits8:
+    case c10::ScalarType::Bits1x8:
+    case c10::ScalarType::Bits2x4:
+    case c10::ScalarType::Bits4x2: return c10::ScalarType::Byte;
+    default: return std::nullopt;
+  }
+}
+
 void copy_on_device(const at::Tensor& dst, const at::Tensor& src, bool non_blocking) {
   if (is_tpu(src) && share_value(dst, src)) return;
+  const auto raw = raw_dtype(dst.scalar_type());
+  if (raw && src.scalar_type() == dst.scalar_type() && !src.is_conj() && !dst.is_conj()) {
+    return copy_on_device(dst.view(*raw), src.view(*raw), non_blocking);
+  }
   static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::copy_", "");
   static auto& entry = entry_of(op);
   torch::jit::Stack stack{dst, src, non_blocking};
@@ -147,9 +165,15 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking)
     return self;
   }
   const auto device = self.device().index();
+  const bool raw = raw_dtype(self.scalar_type()) || raw_dtype(source.scalar_type());
+  if (raw && is_tpu(source) && (source.scalar_type() != self.scalar_type() || source.is_conj())) {  // the host converts
+    const auto host = at::empty(source.sizes(), source.options().device(c10::kCPU));
+    copy_to_host(host, source);
+    return copy_(self, host, non_blocking);
+  }
   if (is_tpu(source)) {
     copy_on_device(self, source.device().index() == device ? source : from_other_device(source, device), non_blocking);
-  } else if (source.is_cpu() && source.dim() == 0) {
+  } else if (source.is_cpu() && source.dim() == 0 && !raw) {
     copy_on_device(self, source, non_blocking);
   } else {
     TORCH_CHECK(source.is_cpu(), "copy_(): copies to tpu come from the CPU or another tpu device, got ", source.device());

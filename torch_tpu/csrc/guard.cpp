@@ -1,8 +1,10 @@
 #include "guard.h"
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Stream.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/Exception.h>
+#include <torch/library.h>
 
 #include <array>
 
@@ -77,7 +79,8 @@ constexpr std::array kDtypes = {
 };
 
 // Programs of one device run in the order in which they were started, whatever the stream, and a program
-// that reads another device's value waits for it: so no stream ever has to wait for an event.
+// that reads another device's value waits for it: so no stream ever has to wait for an event, and no memory
+// is reused before the programs that read it are done.
 struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return kTpu; }
   c10::DeviceIndex deviceCount() const noexcept override {
@@ -158,6 +161,10 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return capability;
   }
 };
+
+void record_stream(at::Tensor&, c10::Stream) {}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) { m.impl("record_stream", record_stream); }
 
 }  // namespace
 

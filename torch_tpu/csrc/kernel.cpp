@@ -31,14 +31,23 @@ bool is_view(const c10::FunctionSchema& schema) {
   return false;
 }
 
+bool gives_tensors(const c10::FunctionSchema& schema) {
+  for (const auto& result : schema.returns()) {
+    const auto kind = result.type()->kind();
+    if (kind == c10::TypeKind::BoolType || kind == c10::TypeKind::NumberType || kind == c10::TypeKind::IntType) return false;
+  }
+  return true;
+}
+
 bool wanted(const c10::OperatorHandle& op) {
   if (!op.hasSchema() || op.operator_name().name.rfind("aten::", 0) != 0) return false;
   if (op.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) return false;
   const auto name = op.operator_name();
   const auto full = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
   if (composed().count(full) || is_view(op.schema())) return false;
-  return op.hasKernelForDispatchKey(c10::DispatchKey::CPU) ||
-         op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
+  if (op.hasKernelForDispatchKey(c10::DispatchKey::CPU)) return true;
+  if (!gives_tensors(op.schema())) return false;
+  return op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
          op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional);
 }
 

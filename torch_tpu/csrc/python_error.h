@@ -6,12 +6,16 @@
 
 #include <string>
 
+#include "guard.h"
+
 namespace torch_tpu {
 
-// Takes the GIL; an error instead of a crash when the interpreter is gone.
+// Takes the GIL; an error instead of a crash when the interpreter is gone, and instead of a deadlock in a
+// process that was forked from one that used the device.
 class Gil {
  public:
   Gil() {
+    check_fork();
     TORCH_CHECK(Py_IsInitialized(), "the tpu device was used after Python has shut down");
     state_ = PyGILState_Ensure();
   }

@@ -29,10 +29,12 @@ def register() -> None:
             "two packages, or set TORCH_DEVICE_BACKEND_AUTOLOAD=0 and import only the one that you need."
         )
     from torch_tpu import device
+    from torch_tpu.device import storages
 
     rename_privateuse1_backend(NAME)
     torch._register_device_module(NAME, device)
     generate_methods_for_privateuse1_backend(
         for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
     )
+    storages.register()
     torch.set_autocast_dtype(NAME, torch.bfloat16)

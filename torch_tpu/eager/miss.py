@@ -12,7 +12,7 @@ import jax
 import torch
 
 from torch_tpu import dtypes
-from torch_tpu.eager import metadata
+from torch_tpu.eager import log, metadata, overlap
 from torch_tpu.eager.errors import announce_fallback, explain
 from torch_tpu.eager.forms import Form, form, overload
 from torch_tpu.eager.program import FreshTensor, NumberLeaf, Program, TensorLeaf, flatten, leaves
@@ -96,10 +96,13 @@ def build(name: str, args: list[Any], device: int, offsets: list[int] | None) ->
     offsets: indices of tensor leaves whose storage offset becomes run-time data; None: part of the key.
     """
     which = form(name)
+    if log.enabled():
+        log.miss(name, {a.name: repr(v) for a, v in zip(which.op._schema.arguments, args, strict=True)})
     if which.name is not None and data_dependent.needs_host(which.name, args):
         return PlanSpec("host", _host_function(which))
     if which.name is None or not _computable(args):
         return PlanSpec("fallback")
+    overlap.check(which, args)
     key = f"{name} {args!r} {offsets}"
     known = compiler.load_program(key, device=device, name=name)
     if known is not None:
@@ -175,7 +178,7 @@ class _Build:
 
     def _read_returns(self, result: Any) -> None:
         returns = self.form.op._schema.returns
-        values = result if len(returns) > 1 else (result,)
+        values = result if len(returns) > 1 else (result,)[: len(returns)]
         for declared, value in zip(returns, values, strict=True):
             if declared.alias_info is not None and declared.alias_info.is_write:
                 self.returns.append((Kind.ARGUMENT, self._aliased(declared.alias_info)))

@@ -365,7 +365,7 @@ def _heads(x: jax.Array, heads: int) -> jax.Array:
 def transform_bias_rescale_qkv(
     qkv: jax.Array, bias: jax.Array, num_heads: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """qkv [B, T, 3 * D]: queries, divided by the root of the head's width, keys and values [B, H, T, D / H]."""
+    """qkv [B, T, 3 * D]: queries (scaled for attention), keys and values, each [B, H, T, D / H]."""
     q, k, v = (_heads(x, num_heads) for x in jnp.split(qkv + bias, 3, axis=-1))
     return q / math.sqrt(q.shape[-1]), k, v
 

@@ -64,7 +64,9 @@ def out_sizes(
     padded: Sequence[int], kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
 ) -> list[int]:
     """Sizes of a convolution's result over an image of sizes `padded`."""
-    return [(a - d * (k - 1) - 1) // s + 1 for a, k, s, d in zip(padded, kernel, stride, dilation, strict=True)]
+    return [
+        (a - d * (k - 1) - 1) // s + 1 for a, k, s, d in zip(padded, kernel, stride, dilation, strict=True)
+    ]
 
 
 def _formulation(x: Sequence[int], w: Sequence[int]) -> Callable[..., jax.Array]:
@@ -169,7 +171,9 @@ def convolution_backward(
         by_x = lambda: image_gradient(grad, w, x.shape, geometry)  # noqa: E731
         by_w = lambda: kernel_gradient(grad, x, w.shape, geometry)  # noqa: E731
     by_bias = lambda: grad.sum((0, *range(2, grad.ndim)))  # noqa: E731
-    return tuple(f() if wanted else None for f, wanted in zip((by_x, by_w, by_bias), output_mask, strict=True))
+    return tuple(
+        f() if wanted else None for f, wanted in zip((by_x, by_w, by_bias), output_mask, strict=True)
+    )
 
 
 @lower("aten::convolution_backward_overrideable")

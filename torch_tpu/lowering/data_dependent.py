@@ -200,9 +200,7 @@ def _nothing(x: Tensor) -> Tensor:
     return torch.empty(0, dtype=torch.int64, device=x.device)
 
 
-def _unique(
-    rows: Tensor, order: Tensor | None, inverse: bool, counts: bool
-) -> tuple[Tensor, Tensor, Tensor]:
+def _unique(rows: Tensor, order: Tensor | None, inverse: bool, counts: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Unique rows of [n, ...], already in an order that has equal rows together; n > 0.
 
     order: the place of each row before ordering, None if it is its own.
@@ -314,7 +312,7 @@ def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Te
 
 
 @host("aten::repeat_interleave.Tensor")
-def repeat_interleave(repeats: Tensor, *, output_size: int | None = None) -> Tensor:
+def repeat_interleave(repeats: Tensor, output_size: int | None = None) -> Tensor:
     if repeats.ndim != 1:
         raise RuntimeError("repeat_interleave only accept 1D vector as repeat")
     if repeats.dtype not in (torch.int32, torch.int64):

@@ -29,19 +29,18 @@ def lower_graph(graph_module: GraphModule) -> Callable[..., list[jax.Array | Non
     Raises NotImplementedError if an op has neither a lowering nor a decomposition.
     """
     nodes = list(graph_module.graph.nodes)
-    steps = {node: _step(node) for node in nodes if node.op == "call_function"}
+    steps = {node: _step(node, i) for i, node in enumerate(nodes) if node.op == "call_function"}
     constants = {node: _constant(graph_module, node) for node in nodes if node.op == "get_attr"}
     last_uses = _last_uses(nodes)
 
     def run(*inputs: Any, key: Any = None) -> list[jax.Array | None]:
         values, given = dict(constants), iter(inputs)
-        for number, node in enumerate(nodes):
+        for node in nodes:
             if node.op == "placeholder":
                 values[node] = next(given)
             elif node.op == "call_function":
                 args, kwargs = map_arg((node.args, node.kwargs), values.__getitem__)
-                own_key = None if key is None else jax.random.fold_in(key, number)
-                values[node] = _as_declared(steps[node](args, kwargs, own_key), node.meta.get("val"))
+                values[node] = _as_declared(steps[node](args, kwargs, key), node.meta.get("val"))
             elif node.op == "output":
                 return tree_leaves(map_arg(node.args[0], values.__getitem__), is_leaf=lambda x: x is None)
             for dead in last_uses.get(node, ()):
@@ -61,7 +60,7 @@ def _last_uses(nodes: list[Node]) -> dict[Node, list[Node]]:
     return dead
 
 
-def _step(node: Node) -> _Step:
+def _step(node: Node, number: int) -> _Step:
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):  # operator.getitem and arithmetic of sizes
         assert callable(target)
@@ -71,10 +70,12 @@ def _step(node: Node) -> _Step:
         return _decomposed(node, target)
 
     def call(args: Sequence[Any], kwargs: dict[str, Any], key: Any) -> Any:
-        if found.random and key is None:
-            raise ValueError(f"lower_graph(): {target} draws random numbers; pass key=")
         positional, keywords = _in_schema_order(target, args, kwargs)
-        return registry.call(found, positional, keywords, key)
+        if not found.random:
+            return registry.call(found, positional, keywords)
+        if key is None:
+            raise ValueError(f"lower_graph(): {target} draws random numbers; pass key=")
+        return registry.call(found, positional, keywords, jax.random.fold_in(key, number))
 
     return call
 
@@ -88,7 +89,7 @@ def _decomposed(node: Node, op: torch._ops.OpOverload) -> _Step:
 
     def call(args: Sequence[Any], kwargs: dict[str, Any], key: Any) -> Any:
         arrays = [x for x in tree_leaves((args, kwargs)) if isinstance(x, jax.Array)]
-        results = run(*arrays, key=key)
+        results = run(*arrays)
         return results if isinstance(expected, (list, tuple)) else results[0]
 
     return call

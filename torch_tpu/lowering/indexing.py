@@ -20,8 +20,6 @@ from torch_tpu.lowering.registry import lower
 
 Selector = tuple[Any, ...]  # what stands in x[...]: slices and integer arrays
 
-_SMALL_SEARCH = 32  # boundaries up to which comparing with all of them beats a binary search
-
 
 def take_at(x: jax.Array, where: Selector, wrap: bool = False) -> jax.Array:
     """x[where]; `wrap`: negative positions count from the end."""
@@ -106,7 +104,9 @@ def index_fill(x: jax.Array, dim: int, index: jax.Array, value: Any) -> jax.Arra
     return write_at(flat, along(flat, dim, index), "set", fill, wrap=True).reshape(x.shape)
 
 
-def _rows(x: jax.Array, dim: int, index: jax.Array, source: jax.Array) -> tuple[jax.Array, Selector, jax.Array]:
+def _rows(
+    x: jax.Array, dim: int, index: jax.Array, source: jax.Array
+) -> tuple[jax.Array, Selector, jax.Array]:
     """x, the selector of its rows at `dim`, and source's rows, all with at least one dimension."""
     x, index = jnp.atleast_1d(x), jnp.atleast_1d(index)
     dim = dim % x.ndim
@@ -270,7 +270,8 @@ def embedding_bag(
     bag = jnp.cumsum(starts) - 1
     padding = (indices == padding_idx) if padding_idx >= 0 else jnp.zeros(n, bool)
     counted = jnp.where(padding, bags, bag)
-    size = write_at(jnp.zeros(offsets.size, np.int64), (jnp.where(padding, offsets.size, bag),), "add", np.int64(1))
+    sized = jnp.where(padding, offsets.size, bag)
+    size = write_at(jnp.zeros(offsets.size, np.int64), (sized,), "add", np.int64(1))
     rows = take_at(weight, (indices,)).astype(dtype)
     if mode == _MAX:
         output, taken = _bag_max(rows, indices, counted, bags)
@@ -283,9 +284,7 @@ def embedding_bag(
     return output, bag, size, jnp.zeros(0, np.int64)
 
 
-def _bag_max(
-    rows: jax.Array, indices: jax.Array, bag: jax.Array, bags: int
-) -> tuple[jax.Array, jax.Array]:
+def _bag_max(rows: jax.Array, indices: jax.Array, bag: jax.Array, bags: int) -> tuple[jax.Array, jax.Array]:
     """The largest of each column per bag, and the index whose row had it first; 0 and 0 if empty."""
     n, columns = rows.shape
     best = write_at(jnp.full((bags, columns), -np.inf, rows.dtype), (bag,), "max", rows)
@@ -363,75 +362,3 @@ def embedding_bag_per_sample_weights_backward(
     products = take_at(grad, (bag,)).astype(dtype) * take_at(weight, (indices,)).astype(dtype)
     of_index = jnp.sum(products, axis=1)
     return jnp.where(indices == padding_idx, 0, of_index) if padding_idx >= 0 else of_index
-
-
-# ---- sorted sequences
-
-
-def search(boundaries: jax.Array, values: jax.Array, right: bool) -> jax.Array:
-    """Per value the number of boundaries before it, as PyTorch's binary search finds it (int64).
-
-    boundaries: [n], or [..., n] with the leading shape of values [..., m].
-    """
-    n = boundaries.shape[-1]
-    before = jnp.greater if right else jnp.greater_equal
-    if n <= _SMALL_SEARCH and boundaries.ndim == 1:
-        return jnp.sum(~before(boundaries, values[..., None]), axis=-1, dtype=np.int64)
-    start, end = jnp.zeros(values.shape, np.int64), jnp.full(values.shape, n, np.int64)
-    for _ in range(n.bit_length()):
-        middle = start + ((end - start) >> 1)
-        if boundaries.ndim == 1:
-            found = boundaries.at[middle].get(mode="clip")
-        else:
-            found = jnp.take_along_axis(boundaries, middle, axis=-1, mode="clip")
-        move = ~before(found, values) & (start < end)
-        start, end = jnp.where(move, middle + 1, start), jnp.where(move, end, middle)
-    return start
-
-
-@lower("aten::bucketize.Tensor", "aten::bucketize.Scalar", promote="default")
-def bucketize(self: Any, other: jax.Array, *, out_int32: bool = False, right: bool = False) -> jax.Array:
-    return search(other, jnp.asarray(self), right)
-
-
-@lower("aten::searchsorted.Tensor", "aten::searchsorted.Scalar")
-def searchsorted(
-    boundaries: jax.Array,
-    values: Any,
-    *,
-    out_int32: bool = False,
-    right: bool = False,
-    side: str | None = None,
-    sorter: jax.Array | None = None,
-) -> jax.Array:
-    if sorter is not None:
-        boundaries = jnp.take_along_axis(boundaries, sorter, axis=-1, mode="clip")
-    dtype = dtypes.compute_dtype(dtypes.result_type((boundaries, values)))
-    values = registry.constant(values, dtype)
-    return search(boundaries.astype(dtype), values, right or side == "right")
-
-
-@lower("aten::isin.Tensor_Tensor", "aten::isin.Tensor_Scalar", "aten::isin.Scalar_Tensor", promote="default")
-def isin(self: Any, other: Any, *, assume_unique: bool = False, invert: bool = False) -> jax.Array:
-    elements, tests = jnp.asarray(self), jnp.asarray(other).reshape(-1)
-    if tests.size <= _SMALL_SEARCH:
-        found = jnp.any(elements[..., None] == tests, axis=-1)
-    else:
-        tests = lax.sort(tests)
-        found = tests.at[search(tests, elements, right=False)].get(mode="clip") == elements
-    return ~found if invert else found
-
-
-@lower("aten::histc")
-def histc(x: jax.Array, bins: int = 100, min: Any = 0, max: Any = 0) -> jax.Array:
-    dtype = dtypes.compute_dtype(x.dtype)
-    values = x.reshape(-1).astype(dtype)
-    low, high = registry.constant(min, dtype), registry.constant(max, dtype)
-    if values.size:
-        of_data = low == high
-        low, high = jnp.where(of_data, values.min(), low), jnp.where(of_data, values.max(), high)
-    low, high = jnp.where(low == high, low - 1, low), jnp.where(low == high, high + 1, high)
-    inside = (values >= low) & (values <= high)
-    position = jnp.where(inside, (values - low) / (high - low) * bins, 0).astype(np.int64)
-    position = jnp.where(inside, jnp.minimum(position, bins - 1), bins)
-    return write_at(jnp.zeros(bins, dtype), (position,), "add", dtype.type(1))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +20,12 @@ def _up(x: Any) -> Any:
     return x if x is None else x.astype(dtypes.compute_dtype(x.dtype))
 
 
+def _common(*arrays: jax.Array) -> list[jax.Array]:
+    """The arrays in the dtype PyTorch computes their common dtype in."""
+    dtype = dtypes.compute_dtype(dtypes.result_type(arrays))
+    return [dtypes.cast(a, dtype) for a in arrays]
+
+
 def _reduce(loss: jax.Array, reduction: int) -> jax.Array:
     return loss if reduction == 0 else loss.mean() if reduction == 1 else loss.sum()
 
@@ -37,60 +42,68 @@ def _weighted(x: jax.Array, weight: Optional) -> jax.Array:
 # Elementwise losses
 
 
-@lower("aten::mse_loss", promote="default")
+@lower("aten::mse_loss")
 def mse_loss(self: jax.Array, target: jax.Array, reduction: int = 1) -> jax.Array:
-    return _reduce(lax.square(self - target), reduction)
+    x, y = _common(self, target)
+    return _reduce(lax.square(x - y), reduction)
 
 
-@lower("aten::mse_loss_backward", promote="default")
+@lower("aten::mse_loss_backward")
 def mse_loss_backward(
     grad_output: jax.Array, self: jax.Array, target: jax.Array, reduction: int
 ) -> jax.Array:
-    difference = self - target
+    x, y = _common(self, target)
+    difference = x - y
     return 2 * difference * _share(grad_output, difference.size, reduction)
 
 
-@lower("aten::smooth_l1_loss", promote="default")
+@lower("aten::smooth_l1_loss")
 def smooth_l1_loss(self: jax.Array, target: jax.Array, reduction: int = 1, beta: Any = 1.0) -> jax.Array:
-    z = jnp.abs(self - target)
+    x, y = _common(self, target)
+    z = jnp.abs(x - y)
     return _reduce(jnp.where(z < beta, 0.5 * z * z / beta, z - 0.5 * beta), reduction)
 
 
-@lower("aten::smooth_l1_loss_backward", promote="default")
+@lower("aten::smooth_l1_loss_backward")
 def smooth_l1_loss_backward(
     grad_output: jax.Array, self: jax.Array, target: jax.Array, reduction: int, beta: Any
 ) -> jax.Array:
-    x = self - target
+    x, y = _common(self, target)
+    x = x - y
     slope = jnp.where(jnp.abs(x) < beta, x / beta, jnp.sign(x))
     return slope * _share(grad_output, x.size, reduction)
 
 
-@lower("aten::huber_loss", promote="default")
+@lower("aten::huber_loss")
 def huber_loss(self: jax.Array, target: jax.Array, reduction: int = 1, delta: Any = 1.0) -> jax.Array:
-    z = jnp.abs(self - target)
+    x, y = _common(self, target)
+    z = jnp.abs(x - y)
     return _reduce(jnp.where(z <= delta, 0.5 * z * z, delta * (z - 0.5 * delta)), reduction)
 
 
-@lower("aten::huber_loss_backward", promote="default")
+@lower("aten::huber_loss_backward")
 def huber_loss_backward(
     grad_output: jax.Array, self: jax.Array, target: jax.Array, reduction: int, delta: Any
 ) -> jax.Array:
-    x = self - target
+    x, y = _common(self, target)
+    x = x - y
     slope = jnp.where(jnp.abs(x) <= delta, x, delta * jnp.sign(x))
     return slope * _share(grad_output, x.size, reduction)
 
 
-@lower("aten::soft_margin_loss", promote="default")
+@lower("aten::soft_margin_loss")
 def soft_margin_loss(self: jax.Array, target: jax.Array, reduction: int = 1) -> jax.Array:
-    return _reduce(jnp.log1p(jnp.exp(-target * self)), reduction)
+    x, y = _common(self, target)
+    return _reduce(jnp.log1p(jnp.exp(-y * x)), reduction)
 
 
-@lower("aten::soft_margin_loss_backward", promote="default")
+@lower("aten::soft_margin_loss_backward")
 def soft_margin_loss_backward(
     grad_output: jax.Array, self: jax.Array, target: jax.Array, reduction: int
 ) -> jax.Array:
-    z = jnp.exp(-target * self)
-    return -target * z / (1 + z) * _share(grad_output, self.size, reduction)
+    x, y = _common(self, target)
+    z = jnp.exp(-y * x)
+    return -y * z / (1 + z) * _share(grad_output, z.size, reduction)
 
 
 @lower("aten::binary_cross_entropy")
@@ -231,9 +244,7 @@ def _multilabel_margin(x: jax.Array, target: jax.Array, reduction: int) -> jax.A
 
 
 @lower("aten::multilabel_margin_loss_forward")
-def multilabel_margin_loss(
-    self: jax.Array, target: jax.Array, reduction: int
-) -> tuple[jax.Array, jax.Array]:
+def multilabel_margin_loss(self: jax.Array, target: jax.Array, reduction: int) -> tuple[jax.Array, jax.Array]:
     x = _up(self)
     is_target = _is_target(target.reshape(-1, x.shape[-1]), x.shape[-1]).reshape(target.shape)
     return _multilabel_margin(x, target, reduction), is_target
@@ -245,3 +256,88 @@ def multilabel_margin_loss_backward(
 ) -> jax.Array:
     fn = lambda x: _multilabel_margin(x, target, reduction)  # noqa: E731
     return jax.vjp(fn, _up(self))[1](_up(grad_output))[0]
+
+
+# CTC: log_probs is (T, N, C), targets (N, S) or concatenated; states are the targets with blanks between.
+
+
+def _extended(
+    targets: jax.Array, lengths: Sequence[int], blank: int
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Labels (N, 2 * longest + 1) with blanks, where a label differs from the one before, and the lengths."""
+    longest = max(lengths, default=0)
+    columns = jnp.arange(longest)
+    if targets.ndim == 1:
+        starts = np.cumsum([0, *lengths[:-1]])
+        padded = jnp.pad(targets, (0, longest))[starts[:, None] + columns]
+    else:
+        padded = jnp.pad(targets, ((0, 0), (0, max(longest - targets.shape[1], 0))))[:, :longest]
+    sizes = jnp.asarray(lengths)
+    padded = jnp.where(columns < sizes[:, None], padded, blank)
+    labels = jnp.full((len(lengths), 2 * longest + 1), blank, padded.dtype).at[:, 1::2].set(padded)
+    before = jnp.pad(labels, ((0, 0), (2, 0)), constant_values=blank)[:, :-2]
+    return labels, (labels != blank) & (labels != before), sizes
+
+
+def _log_sum(parts: Sequence[jax.Array]) -> jax.Array:
+    """log of the sum of exponentials; its gradient is 0, not NaN, where all parts are -inf."""
+    top = jnp.maximum(jnp.stack(parts).max(0), jnp.finfo(parts[0].dtype).min)
+    total = sum(jnp.exp(p - lax.stop_gradient(top)) for p in parts)
+    return jnp.where(total > 0, jnp.log(jnp.where(total > 0, total, 1)) + lax.stop_gradient(top), -jnp.inf)
+
+
+def _ctc(
+    log_probs: jax.Array, targets: jax.Array, times: jax.Array, lengths: Sequence[int], blank: int
+) -> tuple[jax.Array, jax.Array]:
+    labels, skips, sizes = _extended(targets, lengths, blank)
+    emitted = jnp.take_along_axis(log_probs, labels[None], 2)  # (T, N, states)
+    states = jnp.arange(labels.shape[1])
+    start = jnp.where(states < 2, emitted[0], -jnp.inf)
+
+    def step(alpha: jax.Array, now: jax.Array) -> tuple[jax.Array, jax.Array]:
+        one, two = (
+            jnp.pad(alpha, ((0, 0), (k, 0)), constant_values=-jnp.inf)[:, : alpha.shape[1]] for k in (1, 2)
+        )
+        alpha = now + _log_sum([alpha, one, jnp.where(skips, two, -jnp.inf)])
+        return alpha, alpha
+
+    _, later = lax.scan(step, start, emitted[1:])
+    alpha = jnp.concatenate([start[None], later])
+    rows = jnp.arange(labels.shape[0])
+    final = alpha[jnp.maximum(times - 1, 0), rows]
+    last, previous = final[rows, 2 * sizes], final[rows, jnp.maximum(2 * sizes - 1, 0)]
+    loss = -_log_sum([last, jnp.where(sizes > 0, previous, -jnp.inf)])
+    empty = jnp.where(sizes > 0, jnp.inf, 0)
+    return jnp.where(times == 0, empty, loss), alpha.transpose(1, 0, 2)
+
+
+@lower("aten::_ctc_loss")
+def ctc_loss(
+    log_probs: jax.Array,
+    targets: jax.Array,
+    input_lengths: Sequence[int],
+    target_lengths: Sequence[int],
+    blank: int = 0,
+    zero_infinity: bool = False,
+) -> tuple[jax.Array, jax.Array]:
+    return _ctc(_up(log_probs), targets, jnp.asarray(input_lengths), target_lengths, blank)
+
+
+@lower("aten::_ctc_loss_backward")
+def ctc_loss_backward(
+    grad: jax.Array,
+    log_probs: jax.Array,
+    targets: jax.Array,
+    input_lengths: Sequence[int],
+    target_lengths: Sequence[int],
+    neg_log_likelihood: jax.Array,
+    log_alpha: jax.Array,
+    blank: int,
+    zero_infinity: bool = False,
+) -> jax.Array:
+    x, times = _up(log_probs), jnp.asarray(input_lengths)
+    by_x = jax.grad(lambda x: _ctc(x, targets, times, target_lengths, blank)[0].sum())(x)
+    # PyTorch's gradient has this second term, which a log_softmax below it cancels.
+    by_x = (by_x + jnp.exp(x)) * _up(grad)[:, None]
+    by_x = jnp.where(jnp.arange(x.shape[0])[:, None, None] < times[:, None], by_x, 0)
+    return jnp.where(zero_infinity & jnp.isinf(neg_log_likelihood)[:, None], 0, by_x)

@@ -120,7 +120,6 @@ def fused_rms_norm_backward(
 # Group norm
 
 
-
 @lower("aten::native_group_norm")
 def native_group_norm(
     input: jax.Array, weight: Optional, bias: Optional, N: int, C: int, HxW: int, group: int, eps: Any
@@ -226,15 +225,19 @@ def native_batch_norm(
     eps: Any,
 ) -> tuple[Optional, ...]:
     """The three declared outputs, then the arguments it writes (see SILENT_WRITES)."""
-    result = batch_norm_functional(
-        input, weight, bias, running_mean, running_var, training, momentum, eps
-    )
+    result = batch_norm_functional(input, weight, bias, running_mean, running_var, training, momentum, eps)
     return result if training else (*result[:3], None, None)
 
 
 @lower("aten::_native_batch_norm_legit_no_training")
 def batch_norm_no_training(
-    input: jax.Array, weight: Optional, bias: Optional, mean: jax.Array, var: jax.Array, momentum: Any, eps: Any
+    input: jax.Array,
+    weight: Optional,
+    bias: Optional,
+    mean: jax.Array,
+    var: jax.Array,
+    momentum: Any,
+    eps: Any,
 ) -> tuple[Optional, ...]:
     return batch_norm_functional(input, weight, bias, mean, var, False, momentum, eps)[:3]
 
@@ -248,7 +251,13 @@ def batch_norm_no_stats(
 
 @lower("aten::_batch_norm_with_update_functional")
 def batch_norm_with_update(
-    input: jax.Array, weight: Optional, bias: Optional, mean: jax.Array, var: jax.Array, momentum: Any, eps: Any
+    input: jax.Array,
+    weight: Optional,
+    bias: Optional,
+    mean: jax.Array,
+    var: jax.Array,
+    momentum: Any,
+    eps: Any,
 ) -> tuple[Optional, ...]:
     result = batch_norm_functional(input, weight, bias, mean, var, True, momentum, eps)
     return (*result[:3], jnp.zeros(0, jnp.uint8), *result[3:])

@@ -1,10 +1,9 @@
-"""Lowerings of the prims that PyTorch's reference decompositions are written in."""
+"""Lowerings of what occurs only in graphs: the prims of PyTorch's references, and `empty`."""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -17,26 +16,24 @@ from torch_tpu import dtypes
 from torch_tpu.lowering import registry
 from torch_tpu.lowering.registry import lower
 
+
+def _named(names: str, pattern: str = "{}") -> dict[str, str]:
+    return {name: pattern.format(name) for name in names.split()}
+
+
 #: Prims that are an ATen op with stricter rules about dtypes and shapes, by that op's name.
 _ATEN: dict[str, str] = {
-    **{
-        name: name
-        for name in (
-            "abs acos acosh as_strided as_strided_scatter asin asinh atan atan2 atanh bitwise_not cat "
-            "ceil clone conj_physical cos cosh digamma erf erfc exp exp2 expm1 floor fmax fmin full full_like gcd "
-            "hypot igamma igammac lgamma log log10 log1p log2 maximum minimum neg nextafter reciprocal round "
-            "rsqrt scalar_tensor sign signbit sin sinh sqrt tan tanh trunc"
-        ).split()
-    },
-    **{
-        name: f"{name}.Tensor"
-        for name in (
-            "add bitwise_and bitwise_or bitwise_xor eq fmod frexp ge gt le lt mul ne remainder sub"
-        ).split()
-    },
-    **{
-        name: f"special_{name}" for name in "bessel_j0 bessel_j1 erfcx ndtri spherical_bessel_j0 zeta".split()
-    },
+    **_named("abs acos acosh as_strided as_strided_scatter asin asinh atan atan2 atanh bitwise_not cat ceil"),
+    **_named(
+        "clone conj_physical cos cosh digamma erf erfc exp exp2 expm1 floor fmax fmin full full_like gcd"
+    ),
+    **_named("hypot igamma igammac lgamma log log10 log1p log2 maximum minimum neg nextafter reciprocal"),
+    **_named("round rsqrt scalar_tensor sign signbit sin sinh sqrt tan tanh trunc"),
+    **_named(
+        "add bitwise_and bitwise_or bitwise_xor eq fmod frexp ge gt le lt mul ne remainder", "{}.Tensor"
+    ),
+    **_named("sub", "{}.Tensor"),
+    **_named("bessel_j0 bessel_j1 erfcx ndtri spherical_bessel_j0 zeta", "special_{}"),
     "bessel_i0": "i0",
     "bessel_i0e": "special_i0e",
     "bessel_i1": "special_i1",
@@ -127,33 +124,44 @@ def empty(shape: list[int], *order: Any, dtype: torch.dtype, requires_grad: bool
     return jnp.zeros(shape, dtypes.storage_dtype(dtype))
 
 
+@lower("aten::empty.memory_format", "aten::empty_permuted", "aten::empty_strided")
+def aten_empty(size: list[int], *order: Any, dtype: torch.dtype | None = None) -> jax.Array:
+    return jnp.zeros(size, dtypes.storage_dtype(dtype or torch.get_default_dtype()))
+
+
+@lower("aten::empty_like")
+def empty_like(x: jax.Array) -> jax.Array:
+    return jnp.zeros_like(x)
+
+
+@lower("aten::new_empty", "aten::new_empty_strided")
+def new_empty(x: jax.Array, size: list[int], *order: Any) -> jax.Array:
+    return jnp.zeros(size, x.dtype)
+
+
 @lower("prims::iota")
 def iota(length: int, *, start: int, step: int, dtype: torch.dtype, requires_grad: bool) -> jax.Array:
     return dtypes.cast(jnp.arange(length, dtype=np.int64) * step + start, dtype)
 
 
-def _reduced(name: str, x: jax.Array, dims: Sequence[int] | None, **options: Any) -> jax.Array:
-    options.pop("output_dtype", None)
-    return _as_aten(name, x, list(range(x.ndim)) if dims is None else dims, **options)
+def _reduced(name: str, x: jax.Array, dims: list[int], *, output_dtype: Any = None) -> jax.Array:
+    return _as_aten(name, x, dims)
 
 
 for _prim, _name in {"amax": "amax", "amin": "amin", "sum": "sum.dim_IntList"}.items():
     lower(f"prims::{_prim}")(functools.partial(_reduced, _name))
 
 
-@lower("prims::prod")
-def prod(x: jax.Array, dims: Sequence[int] | None, *, output_dtype: Any = None) -> jax.Array:
-    return jnp.prod(x, None if dims is None else tuple(dims))
-
-
 @lower("prims::var")
-def var(
-    x: jax.Array, dims: Sequence[int] | None, correction: Any = 1, *, output_dtype: Any = None
-) -> jax.Array:
-    return _reduced("var.correction", x, dims, correction=correction)
+def var(x: jax.Array, dims: list[int], correction: Any = 1, *, output_dtype: Any = None) -> jax.Array:
+    return _as_aten("var.correction", x, dims, correction=correction)
+
+
+@lower("prims::prod")
+def prod(x: jax.Array, dims: list[int], *, output_dtype: Any = None) -> jax.Array:
+    return jnp.prod(x, tuple(dims))
 
 
 @lower("prims::xor_sum")
-def xor_sum(x: jax.Array, dims: Sequence[int] | None, *, output_dtype: Any = None) -> jax.Array:
-    axes = tuple(range(x.ndim)) if dims is None else tuple(dims)
-    return lax.reduce(x, np.zeros((), x.dtype), lax.bitwise_xor, axes)
+def xor_sum(x: jax.Array, dims: list[int], *, output_dtype: Any = None) -> jax.Array:
+    return lax.reduce(x, np.zeros((), x.dtype), lax.bitwise_xor, tuple(dims))

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import torch
+from jax import lax
 
 from torch_tpu import dtypes
 from torch_tpu.lowering.pointwise import is_complex, is_floating, to_inexact, wide
@@ -88,6 +89,15 @@ def trace(self: Array) -> Array:
 @lower("aten::count_nonzero", "aten::count_nonzero.dim_IntList")
 def count_nonzero(self: Array, dim: int | list[int] | None = None) -> Array:
     return jnp.sum(self != 0, axes_of(self, dim), dtype=jnp.int64)
+
+
+@lower("aten::hash_tensor")
+def hash_tensor(self: Array, dim: list[int] | None = None, keepdim: bool = False, mode: int = 0) -> Array:
+    """The exclusive or of the elements' bits as float64 or int64."""
+    wide_kind = torch.float64 if is_floating(self) else torch.int64
+    bits = lax.bitcast_convert_type(dtypes.cast(self, wide_kind), jnp.uint64)
+    result = lax.reduce_xor(bits, axes_of(self, dim))
+    return jnp.expand_dims(result, axes_of(self, dim)) if keepdim else result
 
 
 @lower("aten::all", "aten::_is_all_true")
@@ -254,7 +264,7 @@ def mode(self: Array, dim: int = -1, keepdim: bool = False) -> tuple[Array, Arra
     starts = jnp.concatenate(
         [jnp.ones_like(x[..., :1], bool), ordered[..., 1:] != ordered[..., :-1]], axis=-1
     )
-    run = position - jax.lax.cummax(jnp.where(starts, position, 0), axis=x.ndim - 1)
+    run = position - lax.cummax(jnp.where(starts, position, 0), axis=x.ndim - 1)
     last = jnp.argmax(run, axis=-1, keepdims=True)
     value = jnp.moveaxis(jnp.take_along_axis(ordered, last, axis=-1), -1, dim)
     index = jnp.moveaxis(jnp.take_along_axis(order, last, axis=-1), -1, dim)

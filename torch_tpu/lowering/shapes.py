@@ -65,7 +65,7 @@ def _meta(shape: Sequence[int], dtype: Any) -> torch.Tensor:
 
 
 def _spec(view: torch.Tensor) -> strided.ViewSpec:
-    return strided.ViewSpec(tuple(view.shape), view.stride(), view.storage_offset(), view.dtype)
+    return strided.ViewSpec(tuple(view.shape), view.stride(), int(view.storage_offset()), view.dtype)
 
 
 def _view(op: Any, x: jax.Array, *args: Any, **kwargs: Any) -> Any:

@@ -77,21 +77,30 @@ def mvlgamma(self: Array, p: int) -> Array:
 def zeta(x: Array, q: Array) -> Array:
     """The Hurwitz zeta function, the sum over k of (q + k)^-x, by Euler and Maclaurin."""
     x, q = jnp.broadcast_arrays(x, q)
-    terms = 10
-    total = sum((lax.pow(q + k, -x) for k in range(terms)), jnp.zeros_like(x))
-    end = q + terms
+    pole = (q <= 0) & (q == jnp.floor(q))
+    start = jnp.where(jnp.isfinite(q) & ~pole, q, 1)
+
+    def add_term(state: tuple[Array, Array]) -> tuple[Array, Array]:
+        end, total = state
+        near = end < _ASYMPTOTIC
+        return jnp.where(near, end + 1, end), jnp.where(near, total + lax.pow(end, -x), total)
+
+    state = (start, jnp.zeros_like(x))
+    end, total = lax.while_loop(lambda state: jnp.any(state[0] < _ASYMPTOTIC), add_term, state)
     tail = lax.pow(end, 1 - x) / (x - 1) + lax.pow(end, -x) / 2
     factor, power = x, lax.pow(end, -x - 1)
     for j, bernoulli in enumerate(_BERNOULLI):
         tail = tail + bernoulli * factor * power
         factor = factor * (x + 2 * j + 1) * (x + 2 * j + 2)
         power = power / (end * end)
-    value = jnp.where(jnp.isinf(q) & (q > 0), 0, total + tail)
-    outside = jnp.where(q == jnp.floor(q), jnp.inf, jnp.where(x == jnp.floor(x), value, jnp.nan))
-    value = jnp.where(q <= 0, outside, value)
+    value = jnp.where(q == jnp.inf, 0, total + tail)
+    value = jnp.where((q <= 0) & (x != jnp.floor(x)), jnp.nan, value)
+    value = jnp.where(pole, jnp.inf, jnp.where(jnp.isnan(q) | (q == -jnp.inf), jnp.nan, value))
     return jnp.where(x == 1, jnp.inf, jnp.where(x < 1, jnp.nan, value))
 
 
+#: From here on the Euler-Maclaurin tail is exact to double precision.
+_ASYMPTOTIC = 10
 #: B_2j / (2j)! for j = 1, 2, ...
 _BERNOULLI = [b / math.factorial(2 * j + 2) for j, b in enumerate(
     [1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510])]  # fmt: skip

@@ -237,7 +237,7 @@ class _Lowered:
         if cache.enabled():
             try:
                 cache.store(entry, executable.dump(compiled, self.extra))
-            except (ValueError, NotImplementedError) as error:  # host callbacks: only this process can run it
+            except Exception as error:  # of many types: what calls back into this process cannot be pickled
                 log.debug("torch_tpu: %s is not kept on disk: %s", self.name, error)
         return executable.callable_of(compiled)
 

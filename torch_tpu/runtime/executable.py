@@ -6,7 +6,8 @@ Private JAX used here, because no public name gives it (jax 0.10):
   (1 us cheaper per call); the public `Compiled` itself is used where it is missing.
 - `serialize_executable._JaxPjrtUnpickler`: `deserialize_and_load` cannot load a program onto another
   device than the one it was compiled for.
-- `client.deserialize_executable` and `jaxlib._jax.DeviceList`, which that class itself uses.
+- `client.deserialize_executable` and `DeviceList`, which that class itself uses, and
+  `jax._src.compiler.get_compile_options`: `jax.extend.backend` has it too, but imports Pallas (30 ms).
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+from jax._src.compiler import get_compile_options
 from jax._src.lib import xla_client  # type: ignore[attr-defined]
 from jax.experimental import serialize_executable
-from jax.extend.backend import get_compile_options
 
 Program = Callable[..., Any]
 
@@ -40,7 +41,7 @@ def callable_of(compiled: jax.stages.Compiled) -> Program:
 def dump(compiled: jax.stages.Compiled, extra: Any) -> bytes:
     """A compiled program, and `extra` (anything that pickles), as bytes.
 
-    Raises ValueError or NotImplementedError for programs that only this process can run (host callbacks).
+    Raises some exception for programs that only this process can run (host callbacks).
     """
     return pickle.dumps((serialize_executable.serialize(compiled), extra), protocol=pickle.HIGHEST_PROTOCOL)
 
