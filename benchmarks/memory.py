@@ -67,7 +67,12 @@ def peak(device: str) -> int:
 
 def main() -> None:
     options = arguments(__doc__, rounds=1)
-    environments: dict[str, Any] = {"cpu": PLAIN, "cpu, memory kept": PLAIN | KEPT, "tpu": {}}
+    environments: dict[str, Any] = {
+        "cpu": PLAIN,
+        "cpu, memory kept": PLAIN | KEPT,
+        "tpu": {},
+        "tpu, memory not kept": {"TORCH_TPU_KEEP_MEMORY": "0"},
+    }
     samples = {name: fresh_process(growth, name[:3], env=env) for name, env in environments.items()}
     peaks = {name: fresh_process(peak, name[:3], env=env) for name, env in environments.items()}
     grown = Table(

@@ -38,12 +38,15 @@ def _arguments(kwargs: dict[str, Any], kind: str, info: OptimizerInfo, device: s
 
 
 def _train(info: OptimizerInfo, arguments: dict[str, Any], device: str) -> list[torch.Tensor]:
-    """Parameters and state after a few steps on a small model; closures where they are needed."""
+    """Parameters and state after a few steps on a small model; closures where they are needed.
+
+    In double precision: quotients and line searches amplify the rounding of single precision.
+    """
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3, bias=False)).to(device)
+    model = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3, bias=False)).double().to(device)
     parameters = [p for p in model.parameters() if p.ndim == 2 or info.optim_cls.__name__ != "Muon"]
     optimizer = info.optim_cls(parameters, **arguments)
-    x, y = torch.randn(6, 5).to(device), torch.randn(6, 3).to(device)
+    x, y = torch.randn(6, 5).double().to(device), torch.randn(6, 3).double().to(device)
 
     def closure() -> torch.Tensor:
         optimizer.zero_grad()
@@ -62,7 +65,8 @@ def _train(info: OptimizerInfo, arguments: dict[str, Any], device: str) -> list[
 def test_steps(info: OptimizerInfo, kwargs: dict[str, Any], kind: str) -> None:
     expected = _train(info, _arguments(kwargs, kind, info, "cpu"), "cpu")
     actual = _train(info, _arguments(kwargs, kind, info, DEVICE), DEVICE)
-    assert_same(actual, expected, rtol=1e-4, atol=1e-4 if kwargs.get("amsgrad") else 2e-5)
+    rounds = info.optim_cls.__name__ == "Muon"  # it orthogonalises in bfloat16
+    assert_same(actual, expected, rtol=2e-2 if rounds else 1e-6, atol=1e-3 if rounds else 1e-7)
 
 
 @pytest.mark.parametrize("make", [torch.optim.Adam, torch.optim.SGD])

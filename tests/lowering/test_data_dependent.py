@@ -89,7 +89,7 @@ def test_the_same_values_everywhere_need_no_wait(
 
 
 def test_values_of_their_own() -> None:
-    _check("aten::index_put", X, [MASK], torch.arange(4.0))
+    _check("aten::index_put", X, [MASK], torch.arange(5.0))
     _check("aten::index_put", X, [None, MASK[0]], torch.arange(4.0)[:, None])
     _check("aten::index_put", X, [MASK[:, 0], torch.tensor(1)], torch.arange(4.0), True)
     with pytest.raises(RuntimeError, match="cannot be broadcast"):

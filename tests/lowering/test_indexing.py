@@ -15,11 +15,11 @@ from torch_tpu.lowering import registry
 
 aten = torch.ops.aten
 X = torch.arange(60.0).reshape(3, 4, 5)
-I, J = torch.tensor([[0, -1], [2, 1]]), torch.tensor([1, -3])
+PAIRS, J = torch.tensor([[0, -1], [2, 1]]), torch.tensor([1, -3])
 
 
 @pytest.mark.parametrize(
-    "indices", [[I], [I, J], [None, J], [J, None, J], [None, J, J], [I, J, J], [I, torch.tensor(1)]]
+    "indices", [[PAIRS], [PAIRS, J], [None, J], [J, None, J], [None, J, J], [PAIRS, torch.tensor(1)]]
 )
 def test_index(indices: list[torch.Tensor | None]) -> None:
     same(lambda: aten.index(X, indices))
@@ -143,7 +143,9 @@ def test_embedding_bag(mode: int, padding_idx: int, weighted: bool) -> None:
             assert lowering is not None
             return registry.call(lowering, list(args), {})
 
-        out, bag, size, taken = call("aten::_embedding_bag", w, i, o, False, mode, False, f, False, padding_idx)
+        out, bag, size, taken = call(
+            "aten::_embedding_bag", w, i, o, False, mode, False, f, False, padding_idx
+        )
         of_weight = call(
             "aten::_embedding_bag_backward", g, i, o, bag, size, taken, 5, False, mode, False, f, padding_idx
         )

@@ -2,6 +2,7 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/CPUFallback.h>
+#include <ATen/core/enum_tag.h>
 
 #include <unordered_set>
 
@@ -44,7 +45,8 @@ bool wanted(const c10::OperatorHandle& op) {
   if (op.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) return false;
   const auto name = op.operator_name();
   const auto full = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
-  if (composed().count(full) || is_view(op.schema())) return false;
+  // Ops in place on metadata (transpose_, squeeze_) are PyTorch's own, like views.
+  if (composed().count(full) || is_view(op.schema()) || op.hasTag(at::Tag::inplace_view)) return false;
   if (op.hasKernelForDispatchKey(c10::DispatchKey::CPU)) return true;
   if (!gives_tensors(op.schema())) return false;
   return op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||

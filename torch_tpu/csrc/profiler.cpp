@@ -154,13 +154,17 @@ struct Stubs final : torch::profiler::impl::ProfilerStubs {
 
 }  // namespace
 
-void profile_program(const std::string& name, int64_t start, const Value& value) {
+void profile_program(const std::string& name, c10::DeviceIndex device, int64_t start, PyObject* result) {
   py::list arrays;
-  arrays.append(py::handle(value.array));
+  if (PySequence_Check(result) && !py::hasattr(result, "is_ready")) {
+    arrays = py::list(py::reinterpret_borrow<py::object>(result));
+  } else {
+    arrays.append(py::handle(result));
+  }
   const auto events = py::module_::import("torch_tpu.runtime.events");
-  auto stamp = events.attr("stamp")(static_cast<int>(value.device), arrays);
+  auto stamp = events.attr("stamp")(static_cast<int>(device), arrays);
   const uint64_t op = correlations.empty() ? 0 : correlations.back();
-  started().push_back({name, value.device, start, op, stamp.release().ptr()});
+  started().push_back({name, device, start, op, stamp.release().ptr()});
 }
 
 void register_profiler() {

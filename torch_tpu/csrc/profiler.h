@@ -17,7 +17,8 @@ inline int64_t profiling_start() {
   return profiling.load(std::memory_order_relaxed) ? monotonic_ns() : 0;
 }
 
-// Notes a program that was started at `start` (of profiling_start) and that makes `value`. The GIL must be held.
-void profile_program(const std::string& name, int64_t start, const Value& value);
+// Notes a program that was started at `start` (of profiling_start) and gave `result`, an array or a sequence
+// of arrays. The GIL must be held.
+void profile_program(const std::string& name, c10::DeviceIndex device, int64_t start, PyObject* result);
 
 }  // namespace torch_tpu

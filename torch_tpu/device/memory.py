@@ -54,8 +54,11 @@ def mem_get_info(device: DeviceLike = None) -> tuple[int, int]:
 
 
 def empty_cache() -> None:
-    """Gives back what no tensor holds any more. Nothing is cached, so there is rarely anything."""
+    """Gives back to the system what no tensor holds any more."""
+    from torch_tpu.runtime import memory
+
     torch.accelerator.empty_cache()
+    memory.release()
 
 
 def set_per_process_memory_fraction(fraction: float, device: DeviceLike = None) -> None:

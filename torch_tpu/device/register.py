@@ -29,7 +29,8 @@ def register() -> None:
             "two packages, or set TORCH_DEVICE_BACKEND_AUTOLOAD=0 and import only the one that you need."
         )
     from torch_tpu import device
-    from torch_tpu.device import storages
+    from torch_tpu.device import printing, storages
+    from torch_tpu.runtime import memory
 
     rename_privateuse1_backend(NAME)
     torch._register_device_module(NAME, device)
@@ -37,4 +38,6 @@ def register() -> None:
         for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
     )
     storages.register()
+    printing.register()
+    memory.at_import()
     torch.set_autocast_dtype(NAME, torch.bfloat16)

@@ -43,6 +43,13 @@ class MetaArguments:
         return torch._neg_view(tensor) if spec.neg else tensor
 
 
+def tensor_on_meta(leaf: TensorLeaf | NumberLeaf) -> torch.Tensor:
+    """A contiguous tensor with the leaf's shape and dtype; a Python number has the default dtype of its kind."""
+    if isinstance(leaf, TensorLeaf):
+        return torch.empty(leaf.spec.sizes, dtype=leaf.dtype, device="meta")
+    return torch.tensor(leaf.value, dtype=leaf.dtype, device="meta")
+
+
 def run(form: Form, meta: MetaArguments) -> Any:
     """The op's results on device meta. Raises what the op raises for bad arguments; NoMetadata."""
     schema = form.op._schema

@@ -15,7 +15,7 @@ from torch_tpu import dtypes
 from torch_tpu.eager import log, metadata, overlap
 from torch_tpu.eager.errors import announce_fallback, explain
 from torch_tpu.eager.forms import Form, form, overload
-from torch_tpu.eager.program import FreshTensor, NumberLeaf, Program, TensorLeaf, flatten, leaves
+from torch_tpu.eager.program import FreshTensor, NumberLeaf, Program, TensorLeaf, flatten, leaves, map_leaves
 from torch_tpu.lowering import checks, data_dependent, decompositions, graph, registry, strided
 from torch_tpu.lowering.normalization import SILENT_WRITES
 from torch_tpu.runtime import compiler
@@ -248,16 +248,21 @@ class _Build:
                 return self._ordered(registry.call(lowering, positional, keywords, key))
 
             return lowered
-        positional, keywords = self._split(meta.args)
+        return self._decomposed()
+
+    def _decomposed(self) -> Compute | None:
+        """The op by others that have lowerings. Its numbers are in the key, but for 0-dim CPU tensors."""
+        positional, keywords = self._split(map_leaves(self.args, metadata.tensor_on_meta))
         traced = decompositions.decompose(overload(self.name), tuple(positional), keywords)
         if traced is None:
             return None
         function = graph.lower_graph(traced)
+        dtypes_of = [t.dtype for t in flatten([positional, *keywords.values()]) if isinstance(t, torch.Tensor)]
 
         def decomposed(args: list[Any], key: Any) -> list[Any]:
             positional, keywords = self._split(args)
-            tensors = [x for x in flatten([positional, *keywords.values()]) if hasattr(x, "dtype") and hasattr(x, "shape")]
-            return self._ordered(function(*tensors))
+            arrays = [x for x in flatten([positional, *keywords.values()]) if isinstance(x, jax.Array)]
+            return self._ordered(function(*map(dtypes.cast, arrays, dtypes_of)))
 
         return decomposed
 

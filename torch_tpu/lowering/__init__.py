@@ -21,6 +21,8 @@ FAMILIES = (
     "sorting",
     "shapes",
     "prims",
+    "fft",
+    "linalg",
     "attention",
     "recurrent",
     "foreach",

@@ -51,16 +51,17 @@ def _dim(x: Tensor, dim: int) -> int:
     "aten::_index_put_impl",
 )
 def check_index(x: Tensor, indices: Sequence[Tensor | None], *_: Any) -> None:
-    dim = 0
+    dim = place = 0  # the CPU's text counts the index tensors, not the dimensions of x
     for index in indices:
         if index is not None and index.dtype in _MASKS:
-            dim += index.ndim
+            dim, place = dim + index.ndim, place + index.ndim
             continue
         if index is not None and dim < x.ndim:
             size = x.shape[dim]
             if size == 0 and index.numel():
                 raise IndexError("index is out of bounds for dimension with size 0")
-            _bounded(index, -size, dim, size, IndexError)
+            _bounded(index, -size, place, size, IndexError)
+            place += 1
         dim += 1
 
 

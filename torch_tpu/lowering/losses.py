@@ -194,6 +194,14 @@ def nll_loss_backward(
     return jnp.where(hit & jnp.expand_dims(each != 0, axis), jnp.expand_dims(-each * grad, axis), 0)
 
 
+def _rows(x: jax.Array) -> jax.Array:
+    return x.reshape(-1, x.shape[-1] if x.ndim else 1)
+
+
+def _positive(z: jax.Array) -> jax.Array:
+    return jnp.where(z > 0, z, 0)
+
+
 @lower("aten::multi_margin_loss", static=("p",))
 def multi_margin_loss(
     self: jax.Array,
@@ -203,13 +211,13 @@ def multi_margin_loss(
     weight: Optional = None,
     reduction: int = 1,
 ) -> jax.Array:
-    x = _up(self).reshape(-1, self.shape[-1])
+    x = _rows(_up(self))
     index = target.reshape(-1)
-    z = jnp.maximum(margin - _pick(x, index, 1)[:, None] + x, 0) ** p
+    z = _positive(margin - _pick(x, index, 1)[:, None] + x) ** p
     z = z if weight is None else z * _up(weight)[index][:, None]
     others = jnp.arange(x.shape[1]) != index[:, None]
     loss = jnp.where(others, z, 0).sum(1) / x.shape[1]
-    return _reduce(loss.reshape(target.shape), reduction)
+    return _reduce(loss.reshape(self.shape[:-1]), reduction)
 
 
 @lower("aten::multi_margin_loss_backward", static=("p",))
@@ -234,10 +242,10 @@ def _is_target(target: jax.Array, classes: int) -> jax.Array:
 
 
 def _multilabel_margin(x: jax.Array, target: jax.Array, reduction: int) -> jax.Array:
-    rows, labels = x.reshape(-1, x.shape[-1]), target.reshape(-1, x.shape[-1])
+    rows, labels = _rows(x), _rows(target)
     named = jnp.cumsum(labels < 0, 1) == 0
     wanted = jnp.take_along_axis(rows, jnp.maximum(labels, 0), 1)
-    z = jnp.maximum(1 - wanted[:, :, None] + rows[:, None, :], 0)
+    z = _positive(1 - wanted[:, :, None] + rows[:, None, :])
     counts = named[:, :, None] & ~_is_target(labels, rows.shape[1])[:, None, :]
     loss = jnp.where(counts, z, 0).sum((1, 2)) / rows.shape[1]
     return _reduce(loss.reshape(x.shape[:-1]), reduction)
@@ -246,7 +254,8 @@ def _multilabel_margin(x: jax.Array, target: jax.Array, reduction: int) -> jax.A
 @lower("aten::multilabel_margin_loss_forward")
 def multilabel_margin_loss(self: jax.Array, target: jax.Array, reduction: int) -> tuple[jax.Array, jax.Array]:
     x = _up(self)
-    is_target = _is_target(target.reshape(-1, x.shape[-1]), x.shape[-1]).reshape(target.shape)
+    labels = _rows(target)
+    is_target = _is_target(labels, labels.shape[1]).reshape(target.shape)
     return _multilabel_margin(x, target, reduction), is_target
 
 

@@ -52,6 +52,8 @@ _QUICK: dict[str, Any] = {"xla_cpu_use_fusion_emitters": False}
 #: With at most this many elements, arguments and results together, LLVM's optimisations do not pay
 #: within a thousand calls: without them a program compiles in a third of the time.
 _TINY = 1024
+#: Their work is more than their elements.
+_PRODUCTS = ("stablehlo.dot_general", "stablehlo.convolution", "stablehlo.while", "stablehlo.sort")
 _QUICKEST = _QUICK | {"xla_backend_optimization_level": 0, "xla_cpu_parallel_codegen_split_count": 1}
 
 
@@ -244,7 +246,7 @@ class _Lowered:
     def options(self) -> dict[str, Any]:
         if client.platform() != "cpu" or len(self.text) > _FEW_OPS:
             return {}
-        if self.elements <= _TINY:
+        if self.elements <= _TINY and not any(op in self.text for op in _PRODUCTS):
             return _QUICKEST
         transposes = self.elements > _LARGE_TRANSPOSE and "stablehlo.transpose" in self.text
         return {} if transposes else _QUICK
