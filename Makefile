@@ -10,6 +10,9 @@ CSRC := $(wildcard torch_tpu/csrc/*.cpp torch_tpu/csrc/*.h)
 export OMP_WAIT_POLICY := PASSIVE
 # The demo's model comes from a package; nothing is fetched at run time.
 export HF_HUB_OFFLINE := 1
+# Where ccache is installed, clones share what they compiled.
+export CCACHE_BASEDIR := $(CURDIR)
+export CCACHE_NOHASHDIR := 1
 
 .PHONY: help venv build demo test lint format types bench clean
 

@@ -156,7 +156,10 @@ def set_item(s: State) -> None:
 def write_masked(s: State) -> None:
     name, x = s.tensor(lambda x: writable(x) and s.number(x) and s.exact(x) and x.dtype != torch.bool)
     mask = f"({name} == 1)" if x.is_complex() else f"({name} > 0)"
-    s.do(f"{name}.{s.choose([f'masked_fill_({mask}, 2)', f'mul_({mask})'])}", name, x)
+    forms = [f"masked_fill_({mask}, 2)"]
+    if not _float(x):  # XLA makes a positive zero of -1.0 * False
+        forms += [f"mul_({mask})"]
+    s.do(f"{name}.{s.choose(forms)}", name, x)
 
 
 def write_along(s: State) -> None:
@@ -173,7 +176,7 @@ def write_along(s: State) -> None:
 
 def unary(s: State) -> None:
     name, x = s.tensor(s.number)
-    forms = ["clone()", "contiguous()", "flip(0)" if x.ndim else "clone()", "roll(1)", "to('cpu').to(D)"]
+    forms = ["clone()", "contiguous()", "flip(0)" if x.ndim else "clone()", "roll(1)", "to('cpu', copy=True).to(D)"]
     if x.dtype != torch.bool:
         forms += ["neg()", "add(3)", "mul(2)", "sub(1)"]
         forms += ["abs()", "relu()", "clamp(min=0)", "square()"] if _ordered(x) else []

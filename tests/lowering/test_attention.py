@@ -41,7 +41,7 @@ def _bias(shape: tuple[int, ...] | None, dtype: torch.dtype) -> torch.Tensor | N
 
 def _reference(inputs: list[Any], grad: torch.Tensor, **options: Any) -> list[torch.Tensor]:
     """Output and gradients in float64 by PyTorch's own composition."""
-    leaves = [x if x is None else x.double().requires_grad_() for x in inputs]
+    leaves: list[Any] = [x if x is None else x.double().requires_grad_() for x in inputs]
     q, k, v, bias = leaves
     with sdpa_kernel(SDPBackend.MATH):
         out = F.scaled_dot_product_attention(q, k, v, bias, enable_gqa=q.shape[1] != k.shape[1], **options)

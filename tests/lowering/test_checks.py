@@ -40,9 +40,9 @@ CALLS: dict[str, tuple[Make, list[int]]] = {
 }
 
 
-def _message(call: Callable[[], Any]) -> tuple[type, str]:
+def _message(function: Callable[..., Any], *args: Any) -> tuple[type, str]:
     with pytest.raises((IndexError, RuntimeError)) as caught:
-        call()
+        function(*args)
     return caught.type, str(caught.value).split("\n")[0]
 
 
@@ -54,7 +54,8 @@ def test_errors_are_the_cpus(name: str) -> None:
     CHECKS[name](*make(0))
     op(*make(0))
     for number in numbers:
-        assert _message(lambda n=number: CHECKS[name](*make(n))) == _message(lambda n=number: op(*make(n)))
+        args = make(number)
+        assert _message(CHECKS[name], *args) == _message(op, *args)
 
 
 def test_masks_and_other_arguments_are_not_read() -> None:
@@ -71,6 +72,4 @@ def test_masks_and_other_arguments_are_not_read() -> None:
 @pytest.mark.parametrize("offsets", [[1], [0, 5]])
 def test_offsets_of_bags(offsets: list[int]) -> None:
     call = (X, torch.tensor([0, 1]), torch.tensor(offsets))
-    assert _message(lambda: CHECKS["aten::_embedding_bag"](*call)) == _message(
-        lambda: aten._embedding_bag(*call)
-    )
+    assert _message(CHECKS["aten::_embedding_bag"], *call) == _message(aten._embedding_bag, *call)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -138,7 +140,7 @@ def test_embedding_bag(mode: int, padding_idx: int, weighted: bool) -> None:
         w, i, o, g = (to_jax(t) for t in (weight, indices, offsets, grad))
         f = None if factors is None else to_jax(factors)
 
-        def call(name: str, *args: object) -> object:
+        def call(name: str, *args: Any) -> Any:
             lowering = registry.find(name)
             assert lowering is not None
             return registry.call(lowering, list(args), {})

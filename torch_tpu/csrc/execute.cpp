@@ -84,11 +84,12 @@ c10::IValue returned(Call& call, const Plan& plan, Fresh& fresh, size_t& next) {
     case Return::Kind::Fresh: return fresh[item.index];
     case Return::Kind::Argument: return call.argument(item.index);
     case Return::Kind::None: return at::Tensor();
+    case Return::Kind::Integer: return item.index;
     case Return::Kind::List: break;
   }
   c10::List<at::Tensor> list;
-  list.reserve(item.index);
-  for (uint32_t i = 0; i < item.index; ++i) list.push_back(returned(call, plan, fresh, next).toTensor());
+  list.reserve(static_cast<size_t>(item.index));
+  for (int64_t i = 0; i < item.index; ++i) list.push_back(returned(call, plan, fresh, next).toTensor());
   return list;
 }
 

@@ -33,11 +33,13 @@ bool is_view(const c10::FunctionSchema& schema) {
 }
 
 bool gives_tensors(const c10::FunctionSchema& schema) {
+  bool others = false;
   for (const auto& result : schema.returns()) {
     const auto kind = result.type()->kind();
-    if (kind == c10::TypeKind::BoolType || kind == c10::TypeKind::NumberType || kind == c10::TypeKind::IntType) return false;
+    if (kind == c10::TypeKind::TensorType || kind == c10::TypeKind::ListType) return true;
+    others = true;
   }
-  return true;
+  return !others;
 }
 
 bool wanted(const c10::OperatorHandle& op) {

@@ -120,6 +120,15 @@ at::Tensor& set_empty(at::Tensor& self) {
   return set_storage(self, std::move(storage), 0, {0}, {});
 }
 
+// What `.data =` and Module.to ask: dense tensors of the CPU and of tpu may take each other's place, as on CUDA,
+// so that a parameter stays the same object, and tied ones stay tied.
+bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& from) {
+  const auto dense = [](const at::Tensor& tensor) {
+    return tensor.layout() == c10::Layout::Strided && (tensor.is_cpu() || tensor.device().type() == kTpu);
+  };
+  return dense(self) && dense(from);
+}
+
 }  // namespace
 
 const Layout* dense_layout(c10::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArrayRef strides) {
@@ -153,6 +162,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("view_as_real", at::native::view_as_real);
   m.impl("view_as_complex", at::native::view_as_complex);
   m.impl("is_set_to", at::native::is_set_to);
+  m.impl("_has_compatible_shallow_copy_type", has_compatible_shallow_copy_type);
   m.impl("resize_", resize_);
   m.impl("set_", set_empty);
   m.impl("set_.source_Storage", set_source_storage);

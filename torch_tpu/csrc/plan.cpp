@@ -115,7 +115,7 @@ std::unique_ptr<Plan> parse_plan(PyObject* object) {
   plan->offsets = spec.attr("offsets").cast<bool>();
   for (const auto& item : spec.attr("fresh")) plan->fresh.push_back(parse_fresh(item));
   plan->results = spec.attr("results").cast<std::vector<int32_t>>();
-  for (const auto& [kind, index] : spec.attr("returns").cast<std::vector<std::pair<int, uint32_t>>>()) {
+  for (const auto& [kind, index] : spec.attr("returns").cast<std::vector<std::pair<int, int64_t>>>()) {
     plan->returns.push_back({static_cast<Return::Kind>(kind), index});
   }
   for (auto& [argument, sizes] : spec.attr("resizes").cast<std::vector<std::pair<uint32_t, std::vector<int64_t>>>>()) {

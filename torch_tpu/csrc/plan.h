@@ -32,9 +32,9 @@ struct FreshTensor {
 
 // Where one value of the op's result comes from.
 struct Return {
-  enum class Kind : uint8_t { Fresh, Argument, None, List };
+  enum class Kind : uint8_t { Fresh, Argument, None, List, Integer };
   Kind kind;
-  uint32_t index;  // of the fresh tensor, the argument, or the number of items of a list that follow
+  int64_t index;  // of the fresh tensor or the argument; how many items of a list follow; the integer itself
 };
 
 // Bounds on a run-time offset: ((offset / stride) % size) <= max_start for tensor leaf `leaf`.

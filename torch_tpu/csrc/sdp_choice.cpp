@@ -5,6 +5,7 @@
 #include <ATen/native/transformers/attention.h>
 #include <torch/library.h>
 
+#include "kernel.h"
 #include "value.h"
 
 namespace torch_tpu {
@@ -36,7 +37,13 @@ int64_t choose(const at::Tensor& query, const at::Tensor& key, const at::Tensor&
   return static_cast<int64_t>(at::SDPBackend::math);
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) { m.impl("_fused_sdp_choice", choose); }
+void attention(const c10::OperatorHandle& op, torch::jit::Stack* stack) { run_op(entry_of(op), op, *stack); }
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("_fused_sdp_choice", choose);
+  m.impl("_scaled_dot_product_fused_attention_overrideable",
+         torch::CppFunction::makeFromBoxedFunction<&attention>());
+}
 
 }  // namespace
 }  // namespace torch_tpu

@@ -17,11 +17,12 @@ class NoMetadata(Exception):
     """The op has no meta kernel."""
 
 
-class MetaArguments:
-    """The arguments of a call on device meta: leaves on one storage share one there too."""
+class Arguments:
+    """The arguments of a call on another device, "meta" or "cpu" (zeros): what shares a storage does so there."""
 
-    def __init__(self, args: list[Any]) -> None:
+    def __init__(self, args: list[Any], device: str) -> None:
         self._storages: dict[int, torch.UntypedStorage] = {}
+        self._device = torch.device(device)
         self.args = map_leaves(args, self._convert)
 
     def _convert(self, leaf: TensorLeaf | NumberLeaf) -> Any:
@@ -34,13 +35,28 @@ class MetaArguments:
     def _tensor(self, leaf: TensorLeaf) -> torch.Tensor:
         spec = leaf.spec
         if leaf.slot not in self._storages:
-            whole = torch.empty(leaf.nbytes, dtype=torch.uint8, device="meta")
+            whole = torch.zeros(leaf.nbytes, dtype=torch.uint8, device=self._device)
             self._storages[leaf.slot] = whole.untyped_storage()
-        tensor = torch.empty(0, dtype=spec.dtype, device="meta")
+        tensor = torch.empty(0, dtype=spec.dtype, device=self._device)
         tensor.set_(self._storages[leaf.slot], spec.offset, spec.sizes, spec.strides)
         if spec.conj:
             tensor = torch._conj(tensor)
         return torch._neg_view(tensor) if spec.neg else tensor
+
+    def call(self, form: Form) -> Any:
+        """The op's results for these arguments."""
+        positional, keywords = [], {}
+        for declared, value in zip(form.op._schema.arguments, self.args, strict=True):
+            if declared.name == "device":
+                value = self._device
+            elif declared.name in ("generator", "pin_memory"):
+                value = None
+            if declared.kwarg_only:
+                keywords[declared.name] = value
+            else:
+                positional.append(value)
+        with torch._C.DisableTorchFunction():
+            return form.op(*positional, **keywords)
 
 
 def tensor_on_meta(leaf: TensorLeaf | NumberLeaf) -> torch.Tensor:
@@ -50,27 +66,13 @@ def tensor_on_meta(leaf: TensorLeaf | NumberLeaf) -> torch.Tensor:
     return torch.tensor(leaf.value, dtype=leaf.dtype, device="meta")
 
 
-def run(form: Form, meta: MetaArguments) -> Any:
+def run(form: Form, meta: Arguments) -> Any:
     """The op's results on device meta. Raises what the op raises for bad arguments; NoMetadata."""
-    schema = form.op._schema
-    args, kwargs = [], {}
-    for argument, value in zip(schema.arguments, meta.args, strict=True):
-        if argument.name == "device":
-            value = torch.device("meta")
-        elif argument.name == "generator" or str(argument.type) == "Optional[Generator]":
-            value = None
-        elif argument.name == "pin_memory":
-            value = None
-        if argument.kwarg_only:
-            kwargs[argument.name] = value
-        else:
-            args.append(value)
     try:
         with warnings.catch_warnings():
             # The core resizes `out=` itself, and warns then.
             warnings.filterwarnings("ignore", message=".*An output with one or more elements was resized")
-            with torch._C.DisableTorchFunction():
-                return form.op(*args, **kwargs)
+            return meta.call(form)
     except NotImplementedError as error:
         raise NoMetadata(str(error)) from error
 

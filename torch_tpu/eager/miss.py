@@ -12,7 +12,7 @@ import jax
 import torch
 
 from torch_tpu import dtypes
-from torch_tpu.eager import log, metadata, overlap
+from torch_tpu.eager import cpu_errors, log, metadata, overlap
 from torch_tpu.eager.errors import announce_fallback, explain
 from torch_tpu.eager.forms import Form, form, overload
 from torch_tpu.eager.program import FreshTensor, NumberLeaf, Program, TensorLeaf, flatten, leaves, map_leaves
@@ -65,6 +65,7 @@ class Kind(enum.IntEnum):
     ARGUMENT = 1
     NONE = 2
     LIST = 3
+    INTEGER = 4
 
 
 @dataclass
@@ -103,6 +104,14 @@ def build(name: str, args: list[Any], device: int, offsets: list[int] | None) ->
     if which.name is None or not _computable(args):
         return PlanSpec("fallback")
     overlap.check(which, args)
+    try:
+        return _program(which, args, name, device, offsets)
+    except Exception as error:
+        raise cpu_errors.better(which, args, error) from None
+
+
+def _program(which: Form, args: list[Any], name: str, device: int, offsets: list[int] | None) -> PlanSpec:
+    cpu_errors.check_dtypes(which, args)
     key = f"{name} {args!r} {offsets}"
     known = compiler.load_program(key, device=device, name=name)
     if known is not None:
@@ -153,16 +162,23 @@ class _Build:
         assert which.name is not None
         self.name = which.name
         self.lowering = registry.find(self.name)
+        self.random = bool(self.lowering and self.lowering.random)
         self.fresh: list[FreshTensor] = []
         self.kept: list[bool] = []  # by declared result that is no argument: false where it is switched off
         self.returns: list[tuple[int, int]] = []
 
     def plan(self) -> PlanSpec:
-        meta = metadata.MetaArguments(self.args)
+        meta = metadata.Arguments(self.args, "meta")
+        compute = self._compute()
+        if compute is None:
+            return PlanSpec("fallback")
         try:
             result = metadata.run(self.form, meta)
         except metadata.NoMetadata:
-            return self._without_metadata()
+            if self.form.written or self.lowering is None:
+                return PlanSpec("fallback")
+            self._guess_returns()
+            return self._compiled(compute)
         resizes = [
             (i, tuple(meta.args[i].shape))
             for i in self.form.outs
@@ -171,8 +187,7 @@ class _Build:
         if resizes:
             return PlanSpec(resizes=resizes)
         self._read_returns(result)
-        compute = self._compute(meta)
-        return PlanSpec("fallback") if compute is None else self._compiled(compute)
+        return self._compiled(compute)
 
     # --- results --------------------------------------------------------------------------------
 
@@ -184,6 +199,26 @@ class _Build:
                 self.returns.append((Kind.ARGUMENT, self._aliased(declared.alias_info)))
             else:
                 self._read_value(value)
+
+    def _guess_returns(self) -> None:
+        """Results as the lowering gives them, where PyTorch has no meta kernel."""
+        assert self.lowering is not None
+        lowering = self.lowering
+
+        def call(args: list[Any], key: Any) -> list[Any]:
+            positional, keywords = self._split(args)
+            return list(flatten(registry.call(lowering, positional, keywords, key)))
+
+        probe = Program(self.args, call, [], [], frozenset(), self.random, None)
+        with compiler.tracing():
+            shapes = jax.eval_shape(probe.results, *(jax.ShapeDtypeStruct(*spec) for spec in probe.in_specs()))
+        for shape in shapes:
+            self.kept.append(shape is not None)
+            if shape is None:
+                self.returns.append((Kind.NONE, 0))
+            else:
+                self.returns.append((Kind.FRESH, len(self.fresh)))
+                self.fresh.append(metadata.guessed(shape, dtypes.TORCH_DTYPE[shape.dtype]))
 
     def _aliased(self, alias: Any) -> int:
         names = alias.before_set
@@ -203,6 +238,9 @@ class _Build:
             self.returns.append((Kind.LIST, len(value)))
             for item in value:
                 self._read_value(item)
+        elif isinstance(value, int):
+            self.returns.append((Kind.INTEGER, value))
+            self.kept.append(False)
         else:
             raise NotImplementedError(f"{self.form.op}: a result of type {type(value).__name__} needs a host function")
 
@@ -239,7 +277,7 @@ class _Build:
                 positional.append(value)
         return positional, keywords
 
-    def _compute(self, meta: metadata.MetaArguments) -> Compute | None:
+    def _compute(self) -> Compute | None:
         lowering = self.lowering
         if lowering is not None:
 
@@ -275,21 +313,20 @@ class _Build:
 
     def _unread(self) -> frozenset[int]:
         indices = set(self.form.outs)
-        if self.form.in_place and (self.name in _FILLS or (self.lowering is not None and self.lowering.random)):
+        if self.form.in_place and (self.name in _FILLS or self.random):
             indices |= set(self.form.written)
         elif self.name in _FILLS:
             indices.add(0)
         return frozenset(leaf.index for i in indices for leaf in leaves([self.args[i]]) if isinstance(leaf, TensorLeaf))
 
     def _compiled(self, compute: Compute) -> PlanSpec:
-        random = bool(self.lowering and self.lowering.random)
-        program = Program(self.args, compute, self.fresh, self._written(compute), self._unread(), random, self.offsets)
+        program = Program(self.args, compute, self.fresh, self._written(compute), self._unread(), self.random, self.offsets)
         donated = program.donated()
         spec = PlanSpec(
             inputs=program.slots,
             donated=[i in donated for i in range(len(program.slots))],
             packed=program.packed,
-            random=random,
+            random=self.random,
             offsets=self.offsets is not None,
             fresh=[meta.astuple() for meta in self.fresh],
             results=[*range(len(self.fresh)), *(~slot for slot in program.written_slots)],
@@ -311,7 +348,3 @@ class _Build:
                 rule = strided.fits(leaf.layout_sizes, leaf.layout_dtype, leaf.spec)
                 rules += [(leaf.index, *dim) for dim in rule.dims] if rule else []
         return rules
-
-    def _without_metadata(self) -> PlanSpec:
-        """Results as the lowering gives them, where PyTorch has no meta kernel."""
-        return PlanSpec("fallback")

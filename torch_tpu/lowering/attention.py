@@ -287,8 +287,9 @@ def attention_backward(
         shape = (*(1,) * (4 - attn_bias.ndim), *attn_bias.shape)
         dbias = dbias.reshape(dbias.shape[0], -1, *dbias.shape[3:])[:, :, : shape[2], : shape[3]]
         dbias = dbias.reshape(attn_bias.shape)
-    results = (_ungrouped(dq, q.shape[2]), dk, dv, dbias)
-    return tuple(r if wanted else None for r, wanted in zip(results, grad_input_mask, strict=True))
+    elif attn_bias is not None:
+        dbias = jnp.zeros_like(attn_bias)  # PyTorch's meta kernel promises a gradient of any bias
+    return _ungrouped(dq, q.shape[2]), dk, dv, dbias
 
 
 def _summed_heads(grad: jax.Array, x: jax.Array) -> jax.Array:

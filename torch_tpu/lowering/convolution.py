@@ -1,16 +1,19 @@
 """Convolutions of every rank, their transposes and their gradients.
 
-One bilinear map `y = conv(x, w)` gives all six ops: a transposed convolution is the gradient of `conv`
-by `x`, and its gradients are `conv` and the gradient by `w`. The map has two formulations that XLA
-treats very differently: `direct` leaves it to XLA, `unrolled` is strided slices and one matrix product.
+One bilinear map `y = conv(x, w)` gives all ops: a transposed convolution is the gradient of `conv` by `x`,
+and its gradients are `conv` and the gradient by `w`. A TPU or GPU gets XLA's own convolution (`direct`).
+XLA's CPU client is fast only at ungrouped 2-D convolutions of images larger than their kernel; there
+`portioned` makes everything else of those, of matrix products and of multiplications.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -19,6 +22,12 @@ from jax import lax
 
 from torch_tpu import dtypes
 from torch_tpu.lowering.registry import lower
+from torch_tpu.runtime import client
+
+#: Results of at most so many positions are a matrix product on a CPU.
+_SMALL_IMAGE = 49
+#: Kernels of at most so many elements are unrolled on a CPU.
+_FEW_SLICES = 64
 
 
 @dataclass(frozen=True)
@@ -45,19 +54,119 @@ def direct(x: jax.Array, w: jax.Array, geometry: Geometry) -> jax.Array:
     )
 
 
-def unrolled(x: jax.Array, w: jax.Array, geometry: Geometry) -> jax.Array:
-    """`conv` as a matrix product with one strided slice of the image per kernel position."""
-    (n, c), (o, _, *kernel), groups = x.shape[:2], w.shape, geometry.groups
+def slices(x: jax.Array, kernel: Sequence[int], geometry: Geometry) -> list[jax.Array]:
+    """For each kernel position, in order, the elements of the image it meets: (N, C, *out)."""
+    n, c = x.shape[:2]
     x = lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0)] * 2 + [(lo, hi, 0) for lo, hi in geometry.padding])
     out = out_sizes(x.shape[2:], kernel, geometry.stride, geometry.dilation)
-    slices = []
+    parts = []
     for position in itertools.product(*map(range, kernel)):
         start = [p * d for p, d in zip(position, geometry.dilation, strict=True)]
         stop = [b + (m - 1) * s + 1 for b, m, s in zip(start, out, geometry.stride, strict=True)]
-        slices.append(lax.slice(x, (0, 0, *start), (n, c, *stop), (1, 1, *geometry.stride)))
-    patches = jnp.stack(slices, 2).reshape(n, groups, -1, math.prod(out))
-    y = jnp.einsum("gok,ngkp->ngop", w.reshape(groups, o // groups, -1), patches)
-    return y.reshape(n, o, *out)
+        parts.append(lax.slice(x, (0, 0, *start), (n, c, *stop), (1, 1, *geometry.stride)))
+    return parts
+
+
+def _is_tiled(kernel: Sequence[int], geometry: Geometry) -> bool:
+    """Windows that touch without overlap or padding: a reshape cuts them."""
+    plain = all(p == (0, 0) for p in geometry.padding) and set(geometry.dilation) <= {1}
+    return plain and tuple(kernel) == geometry.stride
+
+
+def _patches(x: jax.Array, kernel: Sequence[int], geometry: Geometry) -> jax.Array:
+    """(N, C * kernel elements, *out)."""
+    (n, c), rank = x.shape[:2], len(kernel)
+    if not _is_tiled(kernel, geometry):
+        parts = slices(x, kernel, geometry)
+        return jnp.stack(parts, 2).reshape(n, c * len(parts), *parts[0].shape[2:])
+    out = [size // k for size, k in zip(x.shape[2:], kernel, strict=True)]
+    for axis, (m, k) in enumerate(zip(out, kernel, strict=True), 2):
+        x = lax.slice_in_dim(x, 0, m * k, axis=axis)
+    x = x.reshape(n, c, *itertools.chain(*zip(out, kernel, strict=True)))
+    x = x.transpose(0, 1, *range(3, 2 + 2 * rank, 2), *range(2, 2 + 2 * rank, 2))
+    return x.reshape(n, c * math.prod(kernel), *out)
+
+
+def multiplied(x: jax.Array, w: jax.Array, geometry: Geometry) -> jax.Array:
+    """`conv` as a matrix product with all windows of the image; for groups == 1."""
+    patches = _patches(x, w.shape[2:], geometry)
+    return jnp.einsum("ok,nk...->no...", w.reshape(w.shape[0], -1), patches)
+
+
+def depthwise(x: jax.Array, w: jax.Array, geometry: Geometry) -> jax.Array:
+    """`conv` as a sum of slices times numbers; for one input channel per group."""
+    x = jnp.repeat(x, w.shape[0] // x.shape[1], 1)
+    factors = w.reshape(w.shape[0], -1, *(1,) * (x.ndim - 2))
+    return _sum(part * factors[:, i] for i, part in enumerate(slices(x, w.shape[2:], geometry)))
+
+
+def _depthwise_image_gradient(
+    grad: jax.Array, w: jax.Array, shape: Sequence[int], geometry: Geometry
+) -> jax.Array:
+    """As the transpose of `depthwise`, by reading slices of grad instead of adding to the image."""
+    padding = []
+    for size, m, k, s, d, (lo, _) in zip(
+        shape[2:],
+        grad.shape[2:],
+        w.shape[2:],
+        geometry.stride,
+        geometry.dilation,
+        geometry.padding,
+        strict=True,
+    ):
+        before = d * (k - 1) - lo
+        padding.append((before, size + d * (k - 1) - before - ((m - 1) * s + 1)))
+    spread = [(0, 0, 0)] * 2 + [(0, 0, s - 1) for s in geometry.stride]
+    grad = lax.pad(grad, jnp.zeros((), grad.dtype), spread)
+    ones = (1,) * len(padding)
+    flipped = jnp.flip(w, range(2, w.ndim))
+    y = depthwise(grad, flipped, Geometry(ones, tuple(padding), geometry.dilation, w.shape[0]))
+    return y.reshape(shape[0], shape[1], -1, *shape[2:]).sum(2)
+
+
+def _folded(x: jax.Array, w: jax.Array, geometry: Geometry) -> jax.Array:
+    """A 3-D `conv` as a 2-D one: slices along depth become channels, depth becomes part of the batch."""
+    (n, c, _, *image), (o, _, depth, *kernel) = x.shape, w.shape
+    along = Geometry(
+        (geometry.stride[0], 1, 1), (geometry.padding[0], (0, 0), (0, 0)), (geometry.dilation[0], 1, 1), 1
+    )
+    x = jnp.stack([part.swapaxes(1, 2) for part in slices(x, (depth, 1, 1), along)], 2)
+    flat = Geometry(geometry.stride[1:], geometry.padding[1:], geometry.dilation[1:], 1)
+    m = x.shape[1]
+    y = portioned(x.reshape(n * m, depth * c, *image), w.swapaxes(1, 2).reshape(o, depth * c, *kernel), flat)
+    return y.reshape(n, m, *y.shape[1:]).swapaxes(1, 2)
+
+
+def _split(x: jax.Array, w: jax.Array, geometry: Geometry) -> jax.Array:
+    """A grouped `conv` as one per group."""
+    single = replace(geometry, groups=1)
+    pairs = zip(jnp.split(x, geometry.groups, 1), jnp.split(w, geometry.groups, 0), strict=True)
+    return jnp.concatenate([portioned(a, b, single) for a, b in pairs], 1)
+
+
+def portioned(x: jax.Array, w: jax.Array, geometry: Geometry) -> jax.Array:
+    """`conv` in the form that XLA's CPU client runs fastest."""
+    kernel = w.shape[2:]
+    if _is_depthwise(w, geometry):
+        return depthwise(x, w, geometry)
+    if geometry.groups > 1:
+        return _split(x, w, geometry)
+    if len(kernel) == 3:
+        return _folded(x, w, geometry)
+    padded = [a + lo + hi for a, (lo, hi) in zip(x.shape[2:], geometry.padding, strict=True)]
+    out = math.prod(out_sizes(padded, kernel, geometry.stride, geometry.dilation))
+    small = out <= _SMALL_IMAGE and math.prod(kernel) <= _FEW_SLICES
+    return (multiplied if small or math.prod(kernel) == 1 or _is_tiled(kernel, geometry) else direct)(
+        x, w, geometry
+    )
+
+
+def _is_depthwise(w: jax.Array | jax.ShapeDtypeStruct, geometry: Geometry) -> bool:
+    return geometry.groups > 1 and w.shape[1] == 1 and math.prod(w.shape[2:]) <= _FEW_SLICES
+
+
+def _sum(parts: Iterable[jax.Array]) -> jax.Array:
+    return functools.reduce(operator.add, parts)
 
 
 def out_sizes(
@@ -69,31 +178,26 @@ def out_sizes(
     ]
 
 
-def _formulation(x: Sequence[int], w: Sequence[int]) -> Callable[..., jax.Array]:
-    """XLA's CPU client takes 100 times too long where a kernel is about as large as its image."""
-    return direct
+def _on_cpu() -> bool:
+    return client.platform() == "cpu"
 
 
 def conv(x: jax.Array, w: jax.Array, geometry: Geometry) -> jax.Array:
-    return _formulation(x.shape, w.shape)(x, w, geometry)
+    return (portioned if _on_cpu() else direct)(x, w, geometry)
 
 
 def image_gradient(grad: jax.Array, w: jax.Array, shape: Sequence[int], geometry: Geometry) -> jax.Array:
     """The gradient of `conv` by an image of `shape`."""
-    formulation = _formulation(shape, w.shape)
-    transpose = jax.linear_transpose(
-        lambda x: formulation(x, w, geometry), jax.ShapeDtypeStruct(tuple(shape), grad.dtype)
-    )
-    return transpose(grad)[0]
+    if _on_cpu() and _is_depthwise(w, geometry):
+        return _depthwise_image_gradient(grad, w, shape, geometry)
+    image = jax.ShapeDtypeStruct(tuple(shape), grad.dtype)
+    return jax.linear_transpose(lambda x: conv(x, w, geometry), image)(grad)[0]
 
 
 def kernel_gradient(grad: jax.Array, x: jax.Array, shape: Sequence[int], geometry: Geometry) -> jax.Array:
     """The gradient of `conv` by a kernel of `shape`."""
-    formulation = _formulation(x.shape, shape)
-    transpose = jax.linear_transpose(
-        lambda w: formulation(x, w, geometry), jax.ShapeDtypeStruct(tuple(shape), grad.dtype)
-    )
-    return transpose(grad)[0]
+    kernel = jax.ShapeDtypeStruct(tuple(shape), grad.dtype)
+    return jax.linear_transpose(lambda w: conv(x, w, geometry), kernel)(grad)[0]
 
 
 def _geometry(
@@ -118,7 +222,8 @@ def _transposed_shape(x: Sequence[int], w: Sequence[int], geometry: Geometry) ->
 
 
 def _compute(*arrays: jax.Array) -> list[jax.Array]:
-    return [a.astype(dtypes.compute_dtype(a.dtype)) for a in arrays]
+    """16-bit floats as float32 on a CPU; elsewhere XLA itself accumulates them in float32."""
+    return [a.astype(dtypes.compute_dtype(a.dtype)) if _on_cpu() else a for a in arrays]
 
 
 @lower("aten::convolution", "aten::convolution_overrideable")

@@ -5,6 +5,7 @@ All pooling here is separable: one dimension after another is cut into windows a
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from jax import lax
 
 from torch_tpu import dtypes
 from torch_tpu.lowering.registry import lower
+from torch_tpu.runtime import client
 
 #: A longer window is gathered and reduced, not folded slice by slice.
 _LONG_WINDOW = 64
@@ -181,9 +183,26 @@ def _scatter_add(grad: jax.Array, indices: jax.Array, like: jax.Array, rank: int
     return added.reshape(like.shape)
 
 
+def _placed_add(grad: jax.Array, indices: jax.Array, windows: Sequence[Windows]) -> jax.Array:
+    """As `_scatter_add` for a pooling's own indices: one padded array per window element, no scatter."""
+    parts = []
+    for element in itertools.product(*(range(w.kernel) for w in windows)):
+        flat, config = np.zeros((), np.int64), [(0, 0, 0)] * (grad.ndim - len(windows))
+        for w, j in zip(windows, element, strict=True):
+            positions = w.positions()[:, j]
+            flat = flat[..., None] * w.size + positions
+            config.append((int(positions[0]), int(w.size - 1 - positions[-1]), w.stride - 1))
+        chosen = jnp.where(indices == flat, grad, 0)
+        parts.append(lax.pad(chosen, jnp.zeros((), grad.dtype), config))
+    return _sum(parts)
+
+
 def _max_pool_backward(
     grad: jax.Array, x: jax.Array, windows: Sequence[Windows], indices: jax.Array
 ) -> jax.Array:
+    # A TPU scatters one element after another.
+    if client.platform() == "tpu" and math.prod(w.kernel for w in windows) <= _LONG_WINDOW:
+        return _placed_add(grad.astype(dtypes.compute_dtype(grad.dtype)), indices, windows)
     return _scatter_add(grad, indices, x, len(windows))
 
 
