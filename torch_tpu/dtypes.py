@@ -40,7 +40,8 @@ _RAW = {1: np.dtype(np.uint8), 2: np.dtype(np.uint16), 4: np.dtype(np.uint32)}
 
 def storage_dtype(dtype: torch.dtype) -> np.dtype:
     """The JAX dtype of a Value of `dtype`; raw bits for dtypes XLA does not compute on."""
-    return JAX_DTYPE.get(dtype) or _RAW[dtype.itemsize]
+    known = JAX_DTYPE.get(dtype)
+    return _RAW[dtype.itemsize] if known is None else known
 
 
 def is_number(x: Any) -> bool:
@@ -69,12 +70,12 @@ def result_type(args: Iterable[Any]) -> torch.dtype:
         if x is None:
             continue
         if is_number(x):
-            rank, dtype = 2, _number_dtype(x)
+            rank, own = 2, _number_dtype(x)
         else:
-            rank, dtype = (0 if x.ndim else 1), TORCH_DTYPE[np.dtype(x.dtype)]
+            rank, own = (0 if x.ndim else 1), TORCH_DTYPE[np.dtype(x.dtype)]
         old = ranks[rank]
-        ranks[rank] = dtype if old is None else torch.promote_types(old, dtype)
-    result = None
+        ranks[rank] = own if old is None else torch.promote_types(old, own)
+    result: torch.dtype | None = None
     for dtype in ranks:
         if dtype is not None and (result is None or _category(dtype) > _category(result)):
             result = dtype if result is None else _widen(result, dtype)

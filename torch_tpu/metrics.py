@@ -1,8 +1,8 @@
 """`torch.tpu.metrics`: counters of everything that costs.
 
-    torch.tpu.metrics.snapshot()   # a dict
-    torch.tpu.metrics.report()     # a table
-    torch.tpu.metrics.reset()
+torch.tpu.metrics.snapshot()   # a dict
+torch.tpu.metrics.report()     # a table
+torch.tpu.metrics.reset()
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ def snapshot() -> dict[str, Any]:
     """All counters since the last reset.
 
     ops: op calls that reached the device. plan_hits, plan_misses: by their plans. programs_run: executions.
-    programs_compiled, compile_seconds: by XLA in this process, tracing included. disk_hits: programs loaded from
-    the on-disk cache. fallbacks: {op: calls that ran on the CPU}. synchronizations: times the host waited for the
-    device; synchronization_lines: {(file, line): times}. bytes_to_device, bytes_from_device: moved by copies.
-    values_shared: copies that cost nothing, as they share a Value. values_copied: Values copied before donation.
+    programs_compiled, compile_seconds: by XLA in this process, tracing included. disk_hits: programs loaded
+    from the on-disk cache. fallbacks: {op: calls that ran on the CPU}. synchronizations: times the host
+    waited for the device; synchronization_lines: {(file, line): times}. bytes_to_device, bytes_from_device:
+    moved by copies. values_shared: copies that cost nothing, as they share a Value. values_copied: Values
+    copied before donation.
     """
     result: dict[str, Any] = _C.metrics_snapshot()
     lines = result.pop("synchronizations")
@@ -38,7 +39,7 @@ def snapshot() -> dict[str, Any]:
 
 
 def programs() -> list[Any]:
-    """Each program made ready since the last reset: name, trace_s, xla_s (seconds), source ("compiled" or "disk")."""
+    """Each program made ready since the last reset: name, trace_s and xla_s (seconds), source."""
     return list(_records())
 
 

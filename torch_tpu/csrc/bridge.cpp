@@ -28,8 +28,10 @@ py::object python_argument(const c10::IValue& value, const c10::Argument& declar
     if (const auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
     PyObject* object = nullptr;
     if (type->kind() == c10::TypeKind::ScalarTypeType) return torch_dtype(value.toScalarType());
-    if (type->kind() == c10::TypeKind::LayoutType) object = reinterpret_cast<PyObject*>(torch::getTHPLayout(value.toLayout()));
-    if (type->kind() == c10::TypeKind::MemoryFormatType) object = torch::utils::getTHPMemoryFormat(value.toMemoryFormat());
+    if (type->kind() == c10::TypeKind::LayoutType)
+      object = reinterpret_cast<PyObject*>(torch::getTHPLayout(value.toLayout()));
+    if (type->kind() == c10::TypeKind::MemoryFormatType)
+      object = torch::utils::getTHPMemoryFormat(value.toMemoryFormat());
     if (object != nullptr) return py::reinterpret_borrow<py::object>(object);
   }
   return torch::jit::toPyObject(value);
@@ -68,8 +70,9 @@ class Tree {
 
   py::object tensor(const Leaf& leaf, const at::Tensor& tensor) {
     const Layout* layout = call_.slots[leaf.slot]->layout.load();
-    return miss().attr("TensorLeaf")(py::reinterpret_steal<py::object>(THPVariable_Wrap(tensor)), leaf.slot, leaf.index,
-                                     torch_dtype(layout->dtype), py::tuple(py::cast(layout->sizes)),
+    return miss().attr("TensorLeaf")(py::reinterpret_steal<py::object>(THPVariable_Wrap(tensor)), leaf.slot,
+                                     leaf.index, torch_dtype(layout->dtype),
+                                     py::tuple(py::cast(layout->sizes)),
                                      static_cast<int64_t>(call_.slots[leaf.slot]->nbytes));
   }
 
@@ -77,7 +80,8 @@ class Tree {
     const bool host_tensor = value.isTensor();
     const auto object = torch::jit::toPyObject(host_tensor ? c10::IValue(value.toTensor().item()) : value);
     return miss().attr("NumberLeaf")(object, std::string(1, leaf.number), leaf.index,
-                                     host_tensor && !leaf.wrapped ? torch_dtype(leaf.dtype) : py::none(), host_tensor);
+                                     host_tensor && !leaf.wrapped ? torch_dtype(leaf.dtype) : py::none(),
+                                     host_tensor);
   }
 
   Call& call_;
@@ -127,8 +131,9 @@ std::unique_ptr<Plan> build_plan(Call& call, bool dynamic_offsets) {
   return python(call, [&] {
     py::list offsets;
     for (uint32_t leaf : call.offset_leaves) offsets.append(leaf);
-    const auto spec = miss().attr("build")(call.entry.name, Tree(call).arguments(), static_cast<int>(call.device),
-                                           dynamic_offsets ? py::object(offsets) : py::none());
+    const auto spec =
+        miss().attr("build")(call.entry.name, Tree(call).arguments(), static_cast<int>(call.device),
+                             dynamic_offsets ? py::object(offsets) : py::none());
     return parse_plan(spec.ptr());
   });
 }
@@ -165,7 +170,8 @@ void announce_fallback(Call& call) {
   }
   Gil gil;
   python(call, [&] {
-    miss().attr("announce_fallback")(call.entry.name, plain_arguments(call), fallback_policy() == Fallback::Error,
+    miss().attr("announce_fallback")(call.entry.name, plain_arguments(call),
+                                     fallback_policy() == Fallback::Error,
                                      call.entry.fallbacks.fetch_add(1) == 0);
     return true;
   });
@@ -173,10 +179,11 @@ void announce_fallback(Call& call) {
 }
 
 void bind_kernels(py::module_& m) {
-  m.def("dense_layout", [](const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides) -> py::object {
-    const Layout* layout = dense_layout(c10::ScalarType::Byte, sizes, strides);
-    return layout == nullptr ? py::none() : py::object(py::tuple(py::cast(layout->sizes)));
-  });
+  m.def("dense_layout",
+        [](const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides) -> py::object {
+          const Layout* layout = dense_layout(c10::ScalarType::Byte, sizes, strides);
+          return layout == nullptr ? py::none() : py::object(py::tuple(py::cast(layout->sizes)));
+        });
 }
 
 }  // namespace torch_tpu

@@ -14,7 +14,22 @@ namespace torch_tpu {
 namespace {
 
 // Tags of key words; each starts one argument's part of the key.
-enum Tag : uint64_t { kNone = 1, kTensor, kIdentity, kInt, kDouble, kBool, kNumber, kDefault, kList, kString, kComplex, kDevice, kGenerator, kHostNumber };
+enum Tag : uint64_t {
+  kNone = 1,
+  kTensor,
+  kIdentity,
+  kInt,
+  kDouble,
+  kBool,
+  kNumber,
+  kDefault,
+  kList,
+  kString,
+  kComplex,
+  kDevice,
+  kGenerator,
+  kHostNumber
+};
 
 constexpr uint64_t tagged(Tag tag, uint64_t payload = 0) { return static_cast<uint64_t>(tag) | payload << 8; }
 
@@ -24,7 +39,8 @@ uint64_t bits_of(double value) {
   return bits;
 }
 
-// What steers every program: the device, the default dtype (integers promote to it) and the precision of matmuls.
+// What steers every program: the device, the default dtype (integers promote to it) and the precision of
+// matmuls.
 uint64_t context_word(c10::DeviceIndex device) {
   return static_cast<uint64_t>(device) | static_cast<uint64_t>(c10::get_default_dtype_as_scalartype()) << 8 |
          static_cast<uint64_t>(at::globalContext().float32MatmulPrecision()) << 16;
@@ -32,8 +48,10 @@ uint64_t context_word(c10::DeviceIndex device) {
 
 bool is_scalar_type(const c10::TypePtr& type) {
   const auto kind = type->kind();
-  if (kind == c10::TypeKind::OptionalType) return is_scalar_type(type->castRaw<c10::OptionalType>()->getElementType());
-  if (kind == c10::TypeKind::ListType) return is_scalar_type(type->castRaw<c10::ListType>()->getElementType());
+  if (kind == c10::TypeKind::OptionalType)
+    return is_scalar_type(type->castRaw<c10::OptionalType>()->getElementType());
+  if (kind == c10::TypeKind::ListType)
+    return is_scalar_type(type->castRaw<c10::ListType>()->getElementType());
   return kind == c10::TypeKind::NumberType;
 }
 
@@ -81,7 +99,8 @@ void Call::find_device() {
     } else if (value.isTensorList()) {
       for (const auto& item : value.toListRef()) {
         const auto& tensor = item.toTensor();
-        if (tensor.defined() && tensor.device().type() == kTpu && device < 0) device = tensor.device().index();
+        if (tensor.defined() && tensor.device().type() == kTpu && device < 0)
+          device = tensor.device().index();
       }
     } else if (value.isDevice()) {
       wanted = value.toDevice();
@@ -167,7 +186,10 @@ void Call::pack(const c10::Scalar& number) {
 void Call::add_host_number(const at::Tensor& tensor, uint32_t argument) {
   const bool wrapped = tensor.unsafeGetTensorImpl()->is_wrapped_number();
   const auto number = at::_local_scalar_dense(tensor);
-  const char kind = number.isBoolean() ? 'b' : number.isIntegral(false) ? 'i' : number.isFloatingPoint() ? 'f' : 'c';
+  const char kind = number.isBoolean()         ? 'b'
+                    : number.isIntegral(false) ? 'i'
+                    : number.isFloatingPoint() ? 'f'
+                                               : 'c';
   const auto dtype = tensor.scalar_type();
   key.push_back(tagged(kHostNumber, static_cast<uint64_t>(kind) | static_cast<uint64_t>(dtype) << 8 |
                                         static_cast<uint64_t>(wrapped) << 24));
@@ -182,7 +204,8 @@ void Call::add_tensor(const at::Tensor& tensor, uint32_t argument) {
     return;
   }
   if (tensor.device().type() != kTpu || tensor.device().index() != device) {
-    if (!tensor.device().is_cpu() || tensor.dim() != 0 || entry.written[argument]) mixed_devices(tensor, argument);
+    if (!tensor.device().is_cpu() || tensor.dim() != 0 || entry.written[argument])
+      mixed_devices(tensor, argument);
     add_host_number(tensor, argument);
     return;
   }
@@ -196,8 +219,9 @@ void Call::add_tensor(const at::Tensor& tensor, uint32_t argument) {
   const bool identity = offset == 0 && bits == 0 && dtype == layout->dtype && impl->is_contiguous() &&
                         sizes == c10::IntArrayRef(layout->sizes);
   note({Leaf::Kind::Tensor, argument, slot, tensors_});
-  key.push_back(tagged(identity ? kIdentity : kTensor, static_cast<uint64_t>(slot) | static_cast<uint64_t>(dtype) << 24 |
-                                                           bits << 32 | static_cast<uint64_t>(sizes.size()) << 36));
+  key.push_back(tagged(identity ? kIdentity : kTensor, static_cast<uint64_t>(slot) |
+                                                           static_cast<uint64_t>(dtype) << 24 | bits << 32 |
+                                                           static_cast<uint64_t>(sizes.size()) << 36));
   key.push_back(reinterpret_cast<uint64_t>(layout));
   if (!identity) {
     offset_words.push_back(key.size());
@@ -272,8 +296,9 @@ void Call::add_other(const c10::IValue& value, uint32_t argument) {
     generator = value.toGenerator();
     key.push_back(tagged(kGenerator));
   } else {
-    TORCH_CHECK_NOT_IMPLEMENTED(false, entry.name, "(): argument '", entry.schema.arguments()[argument].name(),
-                                "' of type ", value.tagKind(), " is not supported on device tpu");
+    TORCH_CHECK_NOT_IMPLEMENTED(false, entry.name, "(): argument '",
+                                entry.schema.arguments()[argument].name(), "' of type ", value.tagKind(),
+                                " is not supported on device tpu");
   }
 }
 

@@ -20,7 +20,7 @@ struct Leaf {
   uint32_t argument;
   // Tensor: storage slot and index among tensor leaves. Number: first word in the packed data.
   uint32_t slot = 0, index = 0;
-  char number = 0;  // 'i', 'f', 'b', 'c': kind of a run-time number
+  char number = 0;      // 'i', 'f', 'b', 'c': kind of a run-time number
   bool wrapped = true;  // a Python number, not a 0-dim tensor of `dtype`
   c10::ScalarType dtype = c10::ScalarType::Undefined;
 };
@@ -36,10 +36,10 @@ class Call {
   KeyWords key;
   c10::SmallVector<c10::StorageImpl*, 16> storages;  // by slot
   c10::SmallVector<StorageRecord*, 16> slots;
-  c10::SmallVector<uint32_t, 8> offset_words;  // key words that hold a storage offset
-  c10::SmallVector<int64_t, 8> offsets;        // their values, by tensor leaf that has one
-  c10::SmallVector<uint32_t, 8> offset_leaves; // tensor leaf of each offset
-  c10::SmallVector<uint32_t, 16> words;        // packed run-time numbers
+  c10::SmallVector<uint32_t, 8> offset_words;   // key words that hold a storage offset
+  c10::SmallVector<int64_t, 8> offsets;         // their values, by tensor leaf that has one
+  c10::SmallVector<uint32_t, 8> offset_leaves;  // tensor leaf of each offset
+  c10::SmallVector<uint32_t, 16> words;         // packed run-time numbers
   std::optional<at::Generator> generator;
 
   const c10::IValue& argument(size_t i) const { return stack[first + i]; }

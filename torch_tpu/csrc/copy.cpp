@@ -52,14 +52,18 @@ bool share_value(const at::Tensor& dst, const at::Tensor& src) {
 // The dtype whose programs move elements of `dtype` as they are, where XLA knows no such dtype.
 std::optional<c10::ScalarType> raw_dtype(c10::ScalarType dtype) {
   switch (dtype) {
-    case c10::ScalarType::ComplexHalf: return c10::ScalarType::Int;
-    case c10::ScalarType::Bits16: return c10::ScalarType::Short;
+    case c10::ScalarType::ComplexHalf:
+      return c10::ScalarType::Int;
+    case c10::ScalarType::Bits16:
+      return c10::ScalarType::Short;
     case c10::ScalarType::Float4_e2m1fn_x2:
     case c10::ScalarType::Bits8:
     case c10::ScalarType::Bits1x8:
     case c10::ScalarType::Bits2x4:
-    case c10::ScalarType::Bits4x2: return c10::ScalarType::Byte;
-    default: return std::nullopt;
+    case c10::ScalarType::Bits4x2:
+      return c10::ScalarType::Byte;
+    default:
+      return std::nullopt;
   }
 }
 
@@ -76,11 +80,14 @@ void copy_on_device(const at::Tensor& dst, const at::Tensor& src, bool non_block
 }
 
 // A tensor on `device` around a ready array that holds its elements in order.
-at::Tensor wrap_array(py::object array, c10::ScalarType dtype, c10::IntArrayRef sizes, c10::DeviceIndex device) {
+at::Tensor wrap_array(py::object array, c10::ScalarType dtype, c10::IntArrayRef sizes,
+                      c10::DeviceIndex device) {
   const auto strides = c10::TensorType::contiguousStridesOf(sizes);
-  auto tensor = make_tensor({dtype, sizes.vec(), {strides.begin(), strides.end()}, 0, intern_layout(dtype, sizes)}, device);
+  auto tensor = make_tensor(
+      {dtype, sizes.vec(), {strides.begin(), strides.end()}, 0, intern_layout(dtype, sizes)}, device);
   auto* record = record_of(tensor.storage());
-  record->value = c10::make_intrusive<Value>(array.release().ptr(), record->layout.load(), device, "aten::copy_");
+  record->value =
+      c10::make_intrusive<Value>(array.release().ptr(), record->layout.load(), device, "aten::copy_");
   return tensor;
 }
 
@@ -90,7 +97,8 @@ at::Tensor from_host(const at::Tensor& source, c10::DeviceIndex device) {
   metrics().bytes_to_device += source.nbytes();
   try {
     auto wrapped = py::reinterpret_steal<py::object>(THPVariable_Wrap(source));
-    return wrap_array(transfer("to_device")(wrapped, static_cast<int>(device)), source.scalar_type(), source.sizes(), device);
+    return wrap_array(transfer("to_device")(wrapped, static_cast<int>(device)), source.scalar_type(),
+                      source.sizes(), device);
   } catch (py::error_already_set& error) {
     error.restore();
   }
@@ -100,13 +108,14 @@ at::Tensor from_host(const at::Tensor& source, c10::DeviceIndex device) {
 at::Tensor from_other_device(const at::Tensor& source, c10::DeviceIndex device) {
   const auto& record = usable_record(source);
   at::Tensor whole = source;
-  if (!source.is_contiguous() || !is_whole(source, record.layout.load())) whole = source.clone(at::MemoryFormat::Contiguous);
+  if (!source.is_contiguous() || !is_whole(source, record.layout.load()))
+    whole = source.clone(at::MemoryFormat::Contiguous);
   auto& moved = usable_record(whole);
   Gil gil;
   if (!moved.value) moved.value = zero_value(moved, "aten::copy_");
   try {
-    return wrap_array(transfer("copy_to")(py::handle(moved.value->array), static_cast<int>(device)), whole.scalar_type(),
-                      whole.sizes(), device);
+    return wrap_array(transfer("copy_to")(py::handle(moved.value->array), static_cast<int>(device)),
+                      whole.scalar_type(), whole.sizes(), device);
   } catch (py::error_already_set& error) {
     error.restore();
   }
@@ -127,7 +136,8 @@ struct HostView {
     value = record.value;
     if (!value->settled) wait_for({value});
     try {
-      const auto view = py::reinterpret_steal<py::tuple>(transfer("host_view")(py::handle(value->array)).release());
+      const auto view =
+          py::reinterpret_steal<py::tuple>(transfer("host_view")(py::handle(value->array)).release());
       address = reinterpret_cast<const char*>(view[0].cast<uintptr_t>());
       keepalive = py::object(view[1]).release().ptr();
       return;
@@ -159,25 +169,31 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking)
   if (self.is_same(source)) return self;
   if (self.sizes() == source.sizes() && self.numel() == 0) return self;
   if (!is_tpu(self)) {
-    TORCH_CHECK(self.is_cpu(), "copy_(): copies from tpu go to the CPU or another tpu device, got ", self.device());
+    TORCH_CHECK(self.is_cpu(), "copy_(): copies from tpu go to the CPU or another tpu device, got ",
+                self.device());
     const auto sized = source.sizes() == self.sizes() ? source : source.expand(self.sizes());
     copy_to_host(self, sized);
     return self;
   }
   const auto device = self.device().index();
   const bool raw = raw_dtype(self.scalar_type()) || raw_dtype(source.scalar_type());
-  if (raw && is_tpu(source) && (source.scalar_type() != self.scalar_type() || source.is_conj())) {  // the host converts
+  if (raw && is_tpu(source) &&
+      (source.scalar_type() != self.scalar_type() || source.is_conj())) {  // the host converts
     const auto host = at::empty(source.sizes(), source.options().device(c10::kCPU));
     copy_to_host(host, source);
     return copy_(self, host, non_blocking);
   }
   if (is_tpu(source)) {
-    copy_on_device(self, source.device().index() == device ? source : from_other_device(source, device), non_blocking);
+    copy_on_device(self, source.device().index() == device ? source : from_other_device(source, device),
+                   non_blocking);
   } else if (source.is_cpu() && source.dim() == 0 && !raw) {
     copy_on_device(self, source, non_blocking);
   } else {
-    TORCH_CHECK(source.is_cpu(), "copy_(): copies to tpu come from the CPU or another tpu device, got ", source.device());
-    copy_on_device(self, from_host(source.to(self.scalar_type()).contiguous().resolve_conj().resolve_neg(), device), non_blocking);
+    TORCH_CHECK(source.is_cpu(), "copy_(): copies to tpu come from the CPU or another tpu device, got ",
+                source.device());
+    copy_on_device(self,
+                   from_host(source.to(self.scalar_type()).contiguous().resolve_conj().resolve_neg(), device),
+                   non_blocking);
   }
   return self;
 }
@@ -197,7 +213,8 @@ c10::Scalar local_scalar_dense(const at::Tensor& self) {
   TORCH_CHECK(self.numel() == 1, "a Tensor with ", self.numel(), " elements cannot be converted to Scalar");
   HostView view(usable_record(self));
   metrics().bytes_from_device += self.itemsize();
-  if (view.address == nullptr) return at::_local_scalar_dense(at::empty({}, self.options().device(c10::kCPU)).zero_());
+  if (view.address == nullptr)
+    return at::_local_scalar_dense(at::empty({}, self.options().device(c10::kCPU)).zero_());
   return at::_local_scalar_dense(host_alias(self, view));
 }
 
@@ -205,7 +222,8 @@ c10::Scalar local_scalar_dense(const at::Tensor& self) {
 
 void move_host_tensors(OpEntry& entry, torch::jit::Stack& stack, size_t first, c10::DeviceIndex device) {
   const auto moved = [&](const at::Tensor& tensor) {
-    return tensor.defined() && tensor.is_cpu() && tensor.dim() > 0 ? tensor.to(c10::Device(kTpu, device)) : tensor;
+    return tensor.defined() && tensor.is_cpu() && tensor.dim() > 0 ? tensor.to(c10::Device(kTpu, device))
+                                                                   : tensor;
   };
   for (size_t i = first; i < stack.size(); ++i) {
     if (entry.written[i - first]) continue;
@@ -233,7 +251,8 @@ void resize_storage(const c10::Storage& storage, size_t nbytes) {
   if (old != nullptr && old->value && nbytes > 0 && old->nbytes > 0) {
     // The part that both have, copied as bytes through two tensors over the storages.
     const auto shared = static_cast<int64_t>(std::min(nbytes, old->nbytes));
-    c10::Storage next(c10::Storage::use_byte_size_t(), static_cast<int64_t>(nbytes), std::move(data), c10::GetAllocator(kTpu), true);
+    c10::Storage next(c10::Storage::use_byte_size_t(), static_cast<int64_t>(nbytes), std::move(data),
+                      c10::GetAllocator(kTpu), true);
     const auto options = at::TensorOptions().dtype(c10::ScalarType::Byte).device(c10::Device(kTpu, device));
     const auto to = at::empty({0}, options).set_(next, 0, {shared}, {1});
     const auto from = at::empty({0}, options).set_(storage, 0, {shared}, {1});

@@ -11,7 +11,8 @@
 
 namespace torch_tpu {
 
-// A point in a device's program order. Used through the guard and by the profiler; every function takes the GIL.
+// A point in a device's program order. Used through the guard and by the profiler; every function takes the
+// GIL.
 class Event {
  public:
   Event(c10::DeviceIndex device, bool timing) : device_(device), timing_(timing) {}
@@ -19,16 +20,16 @@ class Event {
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
 
-  void record();                 // everything that was started on the device so far
+  void record();  // everything that was started on the device so far
   bool query();
-  void synchronize();            // raises the first error of what it waited for
-  int64_t done_ns();             // host time at which it was done; waits for it. Timing events only.
+  void synchronize();  // raises the first error of what it waited for
+  int64_t done_ns();   // host time at which it was done; waits for it. Timing events only.
 
  private:
   const c10::DeviceIndex device_;
   const bool timing_;
   std::vector<ValuePtr> pending_;
-  PyObject* stamp_ = nullptr;    // runtime.events.Stamp
+  PyObject* stamp_ = nullptr;  // runtime.events.Stamp
 };
 
 // True when nothing of `device` is being computed.

@@ -44,7 +44,8 @@ PyObject* packed_words(Call& call, const Plan& plan) {
 }
 
 // Steals the reference `array`.
-void store(Call& call, const Plan& plan, Fresh& fresh, size_t result, PyObject* array, std::vector<ValuePtr>* made) {
+void store(Call& call, const Plan& plan, Fresh& fresh, size_t result, PyObject* array,
+           std::vector<ValuePtr>* made) {
   const int32_t target = plan.results[result];
   StorageRecord& record =
       target >= 0 ? *record_of(fresh[target].unsafeGetTensorImpl()->unsafe_storage()) : *call.slots[~target];
@@ -59,7 +60,8 @@ void run_program(Call& call, const Plan& plan, Fresh& fresh) {
   c10::SmallVector<PyObject*, 17> arguments;
   arguments.push_back(nullptr);  // room that the vectorcall protocol may use
   for (size_t i = 0; i < plan.inputs.size(); ++i) arguments.push_back(input_array(call, plan, i));
-  auto packed = pybind11::reinterpret_steal<pybind11::object>(plan.packed ? packed_words(call, plan) : nullptr);
+  auto packed =
+      pybind11::reinterpret_steal<pybind11::object>(plan.packed ? packed_words(call, plan) : nullptr);
   if (plan.packed) arguments.push_back(packed.ptr());
   PyObject* result = PyObject_Vectorcall(plan.callable, arguments.data() + 1,
                                          (arguments.size() - 1) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
@@ -81,11 +83,16 @@ void run_program(Call& call, const Plan& plan, Fresh& fresh) {
 c10::IValue returned(Call& call, const Plan& plan, Fresh& fresh, size_t& next) {
   const Return& item = plan.returns[next++];
   switch (item.kind) {
-    case Return::Kind::Fresh: return fresh[item.index];
-    case Return::Kind::Argument: return call.argument(item.index);
-    case Return::Kind::None: return at::Tensor();
-    case Return::Kind::Integer: return item.index;
-    case Return::Kind::List: break;
+    case Return::Kind::Fresh:
+      return fresh[item.index];
+    case Return::Kind::Argument:
+      return call.argument(item.index);
+    case Return::Kind::None:
+      return at::Tensor();
+    case Return::Kind::Integer:
+      return item.index;
+    case Return::Kind::List:
+      break;
   }
   c10::List<at::Tensor> list;
   list.reserve(static_cast<size_t>(item.index));
@@ -102,7 +109,8 @@ void execute(Call& call, const Plan& plan) {
   }
   if (!plan.resizes.empty()) {  // the outputs have other shapes now: that is another key
     const auto& schema = call.entry.schema;
-    const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(schema.name().c_str(), schema.overload_name().c_str());
+    const auto op =
+        c10::Dispatcher::singleton().findSchemaOrThrow(schema.name().c_str(), schema.overload_name().c_str());
     return run_op(call.entry, op, call.stack);
   }
   Fresh fresh;

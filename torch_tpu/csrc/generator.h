@@ -11,7 +11,8 @@ namespace torch_tpu {
 
 // (seed, offset) for one random program on `device`; advances the offset by one. `generator` may be
 // absent (the device's default one is used); raises when it belongs to another device.
-std::pair<uint64_t, uint64_t> next_philox(const std::optional<at::Generator>& generator, c10::DeviceIndex device);
+std::pair<uint64_t, uint64_t> next_philox(const std::optional<at::Generator>& generator,
+                                          c10::DeviceIndex device);
 
 const at::Generator& default_generator(c10::DeviceIndex device);
 at::Generator new_generator(c10::DeviceIndex device);

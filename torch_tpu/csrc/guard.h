@@ -11,8 +11,8 @@ namespace torch_tpu {
 // Raises what that call raised.
 c10::DeviceIndex device_count();
 
-c10::DeviceIndex current_device();                           // of this thread; no lock, no GIL
-c10::DeviceIndex exchange_device(c10::DeviceIndex device);   // returns the previous one; checks the range
+c10::DeviceIndex current_device();                          // of this thread; no lock, no GIL
+c10::DeviceIndex exchange_device(c10::DeviceIndex device);  // returns the previous one; checks the range
 inline c10::DeviceIndex device_or_current(c10::DeviceIndex device) {
   return device < 0 ? current_device() : device;
 }
@@ -24,7 +24,8 @@ void check_device(c10::DeviceIndex device);
 extern std::atomic<bool> in_bad_fork;
 [[noreturn]] void raise_bad_fork();
 inline void check_fork() {
-  if (in_bad_fork.load(std::memory_order_relaxed)) [[unlikely]] raise_bad_fork();
+  if (in_bad_fork.load(std::memory_order_relaxed)) [[unlikely]]
+    raise_bad_fork();
 }
 
 // Waits until everything that was started on `device` is done, then raises the first error of it as a

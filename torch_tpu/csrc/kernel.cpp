@@ -1,8 +1,8 @@
 #include "kernel.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/native/CPUFallback.h>
 #include <ATen/core/enum_tag.h>
+#include <ATen/native/CPUFallback.h>
 
 #include <unordered_set>
 
@@ -14,14 +14,37 @@ namespace {
 
 // Ops that PyTorch composes of others and that make no program of their own: allocation, placement, metadata.
 const std::unordered_set<std::string>& composed() {
-  static const std::unordered_set<std::string> names{
-      "aten::empty_like", "aten::new_empty", "aten::new_empty_strided", "aten::_to_copy", "aten::clone",
-      "aten::lift", "aten::lift_fresh", "aten::resize_as_", "aten::_pin_memory", "aten::is_pinned",
-      "aten::_has_same_storage_numel", "aten::is_same_size", "aten::empty_permuted", "aten::_lazy_clone", "aten::_resize_output_",
-      "aten::_print", "aten::sym_size.int", "aten::sym_stride.int", "aten::sym_numel", "aten::sym_storage_offset",
-      "aten::_nested_tensor_from_mask", "aten::_is_any_true", "aten::_is_all_true", "aten::_assert_async",
-      "aten::_assert_scalar", "aten::_functional_assert_scalar", "aten::_foreach_copy_", "aten::_copy_from",
-      "aten::_copy_from_and_resize", "aten::record_stream", "aten::_sparse_coo_tensor_unsafe"};
+  static const std::unordered_set<std::string> names{"aten::empty_like",
+                                                     "aten::new_empty",
+                                                     "aten::new_empty_strided",
+                                                     "aten::_to_copy",
+                                                     "aten::clone",
+                                                     "aten::lift",
+                                                     "aten::lift_fresh",
+                                                     "aten::resize_as_",
+                                                     "aten::_pin_memory",
+                                                     "aten::is_pinned",
+                                                     "aten::_has_same_storage_numel",
+                                                     "aten::is_same_size",
+                                                     "aten::empty_permuted",
+                                                     "aten::_lazy_clone",
+                                                     "aten::_resize_output_",
+                                                     "aten::_print",
+                                                     "aten::sym_size.int",
+                                                     "aten::sym_stride.int",
+                                                     "aten::sym_numel",
+                                                     "aten::sym_storage_offset",
+                                                     "aten::_nested_tensor_from_mask",
+                                                     "aten::_is_any_true",
+                                                     "aten::_is_all_true",
+                                                     "aten::_assert_async",
+                                                     "aten::_assert_scalar",
+                                                     "aten::_functional_assert_scalar",
+                                                     "aten::_foreach_copy_",
+                                                     "aten::_copy_from",
+                                                     "aten::_copy_from_and_resize",
+                                                     "aten::record_stream",
+                                                     "aten::_sparse_coo_tensor_unsafe"};
   return names;
 }
 
@@ -150,11 +173,12 @@ void register_kernels() {
     const auto op = dispatcher.findOp(name);
     if (!op || !wanted(*op)) continue;
     auto kernel = c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<BoxedKernel>(entry_of(*op)));
-    handles->push_back(dispatcher.registerImpl(name, c10::DispatchKey::PrivateUse1, std::move(kernel), std::nullopt,
-                                               nullptr, "torch_tpu boxed kernel"));
+    handles->push_back(dispatcher.registerImpl(name, c10::DispatchKey::PrivateUse1, std::move(kernel),
+                                               std::nullopt, nullptr, "torch_tpu boxed kernel"));
   }
-  handles->push_back(dispatcher.registerFallback(
-      c10::DispatchKey::PrivateUse1, c10::KernelFunction::makeFromBoxedFunction<&fallback>(), "torch_tpu fallback"));
+  handles->push_back(dispatcher.registerFallback(c10::DispatchKey::PrivateUse1,
+                                                 c10::KernelFunction::makeFromBoxedFunction<&fallback>(),
+                                                 "torch_tpu fallback"));
 }
 
 }  // namespace torch_tpu

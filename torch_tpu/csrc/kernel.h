@@ -23,7 +23,8 @@ void execute(Call& call, const Plan& plan);
 std::unique_ptr<Plan> build_plan(Call& call, bool dynamic_offsets);
 // Runs a Python function of torch tensors for a call. bridge.cpp
 void run_host(Call& call, const Plan& plan);
-// Raises the pending Python error as it is, with what is known of the call added. The GIL must be held. bridge.cpp
+// Raises the pending Python error as it is, with what is known of the call added. The GIL must be held.
+// bridge.cpp
 [[noreturn]] void raise_python_error(Call* call);
 // Debug Eager's checks of the arguments on the host. bridge.cpp
 void check_arguments(Call& call);

@@ -22,8 +22,8 @@ std::map<std::string, uint64_t>& fallbacks() {
 }
 
 bool is_library(std::string_view file) {
-  return file.find("/site-packages/torch/") != std::string_view::npos || file.find("/torch_tpu/") != std::string_view::npos ||
-         file.starts_with("<");
+  return file.find("/site-packages/torch/") != std::string_view::npos ||
+         file.find("/torch_tpu/") != std::string_view::npos || file.starts_with("<");
 }
 
 // The innermost frame outside the libraries; "" from a thread that runs no Python.
@@ -64,8 +64,8 @@ py::dict snapshot() {
 
 void reset() {
   auto& m = metrics();
-  for (auto* counter : {&m.ops, &m.plan_hits, &m.plan_misses, &m.programs_run, &m.values_shared, &m.values_copied,
-                        &m.bytes_to_device, &m.bytes_from_device}) {
+  for (auto* counter : {&m.ops, &m.plan_hits, &m.plan_misses, &m.programs_run, &m.values_shared,
+                        &m.values_copied, &m.bytes_to_device, &m.bytes_from_device}) {
     counter->store(0);
   }
   fallbacks().clear();

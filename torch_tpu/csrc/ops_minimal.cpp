@@ -23,21 +23,24 @@ namespace {
 c10::DeviceIndex index_of(std::optional<c10::Device> device) {
   if (device && device->has_index()) {
     const auto count = c10::impl::VirtualGuardImpl(kTpu).deviceCount();
-    TORCH_CHECK(device->index() < count, "tpu: invalid device ordinal ", static_cast<int>(device->index()), ": there ",
-                count == 1 ? "is " : "are ", static_cast<int>(count), count == 1 ? " device" : " devices");
+    TORCH_CHECK(device->index() < count, "tpu: invalid device ordinal ", static_cast<int>(device->index()),
+                ": there ", count == 1 ? "is " : "are ", static_cast<int>(count),
+                count == 1 ? " device" : " devices");
     return device->index();
   }
   return c10::impl::VirtualGuardImpl(kTpu).getDevice().index();
 }
 
 void check_options(std::optional<c10::Layout> layout, std::optional<bool> pin_memory) {
-  TORCH_CHECK_NOT_IMPLEMENTED(!layout || *layout == c10::Layout::Strided, "empty(): expected layout to be torch.strided on device tpu, got ", *layout);
+  TORCH_CHECK_NOT_IMPLEMENTED(!layout || *layout == c10::Layout::Strided,
+                              "empty(): expected layout to be torch.strided on device tpu, got ", *layout);
   TORCH_CHECK(!pin_memory || !*pin_memory, "Only dense CPU tensors can be pinned");
 }
 
 at::Tensor empty_memory_format(c10::IntArrayRef sizes, std::optional<c10::ScalarType> dtype,
                                std::optional<c10::Layout> layout, std::optional<c10::Device> device,
-                               std::optional<bool> pin_memory, std::optional<c10::MemoryFormat> memory_format) {
+                               std::optional<bool> pin_memory,
+                               std::optional<c10::MemoryFormat> memory_format) {
   check_options(layout, pin_memory);
   at::detail::check_size_nonnegative(sizes);
   const auto type = dtype.value_or(c10::get_default_dtype_as_scalartype());
@@ -59,19 +62,21 @@ at::Tensor empty_memory_format(c10::IntArrayRef sizes, std::optional<c10::Scalar
   return make_tensor(meta, index_of(device));
 }
 
-at::Tensor empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides, std::optional<c10::ScalarType> dtype,
-                         std::optional<c10::Layout> layout, std::optional<c10::Device> device,
-                         std::optional<bool> pin_memory) {
+at::Tensor empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides,
+                         std::optional<c10::ScalarType> dtype, std::optional<c10::Layout> layout,
+                         std::optional<c10::Device> device, std::optional<bool> pin_memory) {
   check_options(layout, pin_memory);
   at::detail::check_size_nonnegative(sizes);
   const auto type = dtype.value_or(c10::get_default_dtype_as_scalartype());
   const auto nbytes = at::detail::computeStorageNbytes(sizes, strides, c10::elementSize(type));
   FreshTensor meta{type, sizes.vec(), strides.vec(), 0, dense_layout(type, sizes, strides)};
-  if (meta.layout == nullptr) meta.layout = intern_layout(type, {static_cast<int64_t>(nbytes / c10::elementSize(type))});
+  if (meta.layout == nullptr)
+    meta.layout = intern_layout(type, {static_cast<int64_t>(nbytes / c10::elementSize(type))});
   return make_tensor(meta, index_of(device));
 }
 
-const at::Tensor& resize_(const at::Tensor& self, c10::IntArrayRef sizes, std::optional<c10::MemoryFormat> memory_format) {
+const at::Tensor& resize_(const at::Tensor& self, c10::IntArrayRef sizes,
+                          std::optional<c10::MemoryFormat> memory_format) {
   auto* impl = self.unsafeGetTensorImpl();
   if (impl->sizes() != sizes || memory_format) {
     at::detail::check_size_nonnegative(sizes);
@@ -89,8 +94,10 @@ const at::Tensor& resize_(const at::Tensor& self, c10::IntArrayRef sizes, std::o
   return self;
 }
 
-at::Tensor& set_storage(at::Tensor& self, c10::Storage source, int64_t offset, c10::IntArrayRef sizes, c10::IntArrayRef strides) {
-  at::native::checkSetStorage(self, std::move(source), offset, sizes, strides, /*check_offset_in_bounds=*/false);
+at::Tensor& set_storage(at::Tensor& self, c10::Storage source, int64_t offset, c10::IntArrayRef sizes,
+                        c10::IntArrayRef strides) {
+  at::native::checkSetStorage(self, std::move(source), offset, sizes, strides,
+                              /*check_offset_in_bounds=*/false);
   auto* impl = self.unsafeGetTensorImpl();
   impl->set_storage_offset(offset);
   std::vector<int64_t> dense;
@@ -120,8 +127,8 @@ at::Tensor& set_empty(at::Tensor& self) {
   return set_storage(self, std::move(storage), 0, {0}, {});
 }
 
-// What `.data =` and Module.to ask: dense tensors of the CPU and of tpu may take each other's place, as on CUDA,
-// so that a parameter stays the same object, and tied ones stay tied.
+// What `.data =` and Module.to ask: dense tensors of the CPU and of tpu may take each other's place, as on
+// CUDA, so that a parameter stays the same object, and tied ones stay tied.
 bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& from) {
   const auto dense = [](const at::Tensor& tensor) {
     return tensor.layout() == c10::Layout::Strided && (tensor.is_cpu() || tensor.device().type() == kTpu);

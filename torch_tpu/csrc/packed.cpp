@@ -3,8 +3,8 @@
 
 #include <numpy/arrayobject.h>
 #include <pybind11/pybind11.h>
-#include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/Dtype.h>
+#include <torch/csrc/DynamicTypes.h>
 
 #include <cstring>
 #include <string>
@@ -33,7 +33,8 @@ PyObject* numpy_words(c10::ArrayRef<uint32_t> words) {
   npy_intp size = static_cast<npy_intp>(words.size());
   PyObject* array = PyArray_SimpleNew(1, &size, NPY_UINT32);
   if (array == nullptr) throw py::error_already_set();
-  std::memcpy(PyArray_DATA(reinterpret_cast<PyArrayObject*>(array)), words.data(), words.size() * sizeof(uint32_t));
+  std::memcpy(PyArray_DATA(reinterpret_cast<PyArrayObject*>(array)), words.data(),
+              words.size() * sizeof(uint32_t));
   return array;
 }
 
@@ -47,8 +48,8 @@ PyObject* packed_array(c10::ArrayRef<uint32_t> words, c10::DeviceIndex device, b
   content.push_back(static_cast<char>(device));
   auto [found, first] = ready->try_emplace(std::move(content));
   if (!first && !found->second) {
-    found->second = transfer("ready_scalars")(
-        py::bytes(found->first.data(), found->first.size() - 1), static_cast<int>(device));
+    found->second = transfer("ready_scalars")(py::bytes(found->first.data(), found->first.size() - 1),
+                                              static_cast<int>(device));
   }
   if (found->second) return py::object(found->second).release().ptr();
   if (ready->size() > kMostReady) ready->clear();
@@ -59,7 +60,8 @@ PyObject* array_dtype(c10::ScalarType dtype) {
   static auto* known = new std::unordered_map<int, py::object>();
   auto& object = (*known)[static_cast<int>(dtype)];
   if (!object) {
-    const auto torch_dtype = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(torch::getTHPDtype(dtype)));
+    const auto torch_dtype =
+        py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(torch::getTHPDtype(dtype)));
     object = py::module_::import("torch_tpu.dtypes").attr("storage_dtype")(torch_dtype);
   }
   return object.ptr();
@@ -69,7 +71,8 @@ ValuePtr zero_value(const StorageRecord& record, const char* op) {
   const Layout* layout = record.layout.load(std::memory_order_relaxed);
   py::tuple sizes(layout->sizes.size());
   for (size_t i = 0; i < layout->sizes.size(); ++i) sizes[i] = layout->sizes[i];
-  auto array = transfer("zeros")(sizes, py::handle(array_dtype(layout->dtype)), static_cast<int>(record.device));
+  auto array =
+      transfer("zeros")(sizes, py::handle(array_dtype(layout->dtype)), static_cast<int>(record.device));
   return c10::make_intrusive<Value>(array.release().ptr(), layout, record.device, op);
 }
 

@@ -9,8 +9,8 @@
 
 namespace torch_tpu {
 
-// An array that a program takes as its packed parameter: a ready device array for words that were seen before,
-// else a NumPy array. A new reference; the GIL must be held.
+// An array that a program takes as its packed parameter: a ready device array for words that were seen
+// before, else a NumPy array. A new reference; the GIL must be held.
 PyObject* packed_array(c10::ArrayRef<uint32_t> words, c10::DeviceIndex device, bool may_repeat);
 
 // Zeros for a storage that was never written. The GIL must be held.

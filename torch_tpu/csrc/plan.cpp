@@ -118,7 +118,8 @@ std::unique_ptr<Plan> parse_plan(PyObject* object) {
   for (const auto& [kind, index] : spec.attr("returns").cast<std::vector<std::pair<int, int64_t>>>()) {
     plan->returns.push_back({static_cast<Return::Kind>(kind), index});
   }
-  for (auto& [argument, sizes] : spec.attr("resizes").cast<std::vector<std::pair<uint32_t, std::vector<int64_t>>>>()) {
+  for (auto& [argument, sizes] :
+       spec.attr("resizes").cast<std::vector<std::pair<uint32_t, std::vector<int64_t>>>>()) {
     plan->resizes.push_back({argument, std::move(sizes)});
   }
   for (const auto& [leaf, stride, size, start] :

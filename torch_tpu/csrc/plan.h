@@ -70,8 +70,8 @@ struct Policy {
   std::vector<bool> static_number;  // by argument: its number is in the key
   std::vector<bool> dynamic_int;    // by argument: its int is run-time data
   bool random = false;
-  bool moves_host = false;    // CPU tensors among the arguments are moved to the device
-  bool checked = false;       // Debug Eager checks its arguments on the host first
+  bool moves_host = false;  // CPU tensors among the arguments are moved to the device
+  bool checked = false;     // Debug Eager checks its arguments on the host first
 };
 
 // One op of the dispatcher and its plans.
@@ -80,14 +80,15 @@ class OpEntry {
   OpEntry(const c10::FunctionSchema& schema);
 
   const c10::FunctionSchema& schema;
-  const std::string name;  // "aten::add.Tensor"
+  const std::string name;     // "aten::add.Tensor"
   std::vector<bool> written;  // by argument: aliased for writing
   const Policy& policy();     // takes the GIL at the first call
 
   const Plan* find(KeyView key);
   const Plan* insert(KeyView key, std::unique_ptr<Plan> plan);
 
-  // Keys that are equal but for storage offsets. After the second distinct one the plan takes offsets at run time.
+  // Keys that are equal but for storage offsets. After the second distinct one the plan takes offsets at run
+  // time.
   struct Family {
     uint32_t distinct = 0;
     const Plan* dynamic = nullptr;

@@ -13,9 +13,7 @@ extern std::atomic<bool> profiling;
 
 // Nanoseconds of the monotonic clock while a profile is being taken, else 0. Taken before a program starts.
 int64_t monotonic_ns();
-inline int64_t profiling_start() {
-  return profiling.load(std::memory_order_relaxed) ? monotonic_ns() : 0;
-}
+inline int64_t profiling_start() { return profiling.load(std::memory_order_relaxed) ? monotonic_ns() : 0; }
 
 // Notes a program that was started at `start` (of profiling_start) and gave `result`, an array or a sequence
 // of arrays. The GIL must be held.

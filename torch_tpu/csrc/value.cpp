@@ -99,8 +99,9 @@ void count_allocation(c10::DeviceIndex device, int64_t nbytes) {
   const int64_t now = counters.allocated.load();
   if (limit > 0 && (nbytes > limit || now > limit - nbytes)) {
     counters.ooms += 1;
-    TORCH_CHECK_WITH(OutOfMemoryError, false, "TPU out of memory. Tried to allocate ", nbytes, " bytes. Device tpu:",
-                     static_cast<int>(device), " has a capacity of ", limit, " bytes of which ", now,
+    TORCH_CHECK_WITH(OutOfMemoryError, false, "TPU out of memory. Tried to allocate ", nbytes,
+                     " bytes. Device tpu:", static_cast<int>(device), " has a capacity of ", limit,
+                     " bytes of which ", now,
                      " are allocated by PyTorch. Free tensors, use smaller batches, or raise the limit with "
                      "torch.tpu.set_per_process_memory_fraction.");
   }

@@ -37,8 +37,8 @@ struct Value final : c10::intrusive_ptr_target {
   PyObject* array;
   const Layout* layout;
   c10::DeviceIndex device;
-  const char* op;  // the op that made it, for errors that surface later
-  size_t live_index;  // place in the registry of live values
+  const char* op;        // the op that made it, for errors that surface later
+  size_t live_index;     // place in the registry of live values
   bool settled = false;  // known to have been computed without an error
 };
 using ValuePtr = c10::intrusive_ptr<Value>;

@@ -16,8 +16,20 @@ from torch_tpu.eager.program import TensorLeaf, leaves
 
 #: Ops that refuse tensors of several dtypes only where they compute, so that meta kernels let them pass.
 _STRICT = frozenset(
-    "mm addmm bmm baddbmm addbmm mv addmv dot vdot convolution index_put index_copy index_add scatter scatter_add "
-    "scatter_reduce gather take put index_select embedding masked_scatter lerp nll_loss_forward nll_loss2d_forward".split()
+    {
+        *("mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "convolution", "lerp"),
+        *(
+            "index_put",
+            "index_copy",
+            "index_add",
+            "scatter",
+            "scatter_add",
+            "scatter_reduce",
+            "gather",
+            "take",
+        ),
+        *("put", "index_select", "embedding", "masked_scatter", "nll_loss_forward", "nll_loss2d_forward"),
+    }
 )
 _MOST_BYTES = 1 << 28  # of arguments that are made on the host to ask the CPU
 

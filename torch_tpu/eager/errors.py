@@ -47,7 +47,7 @@ def explain(error: BaseException, name: str, args: Sequence[Any], debug: bool) -
 
 
 def announce_fallback(name: str, args: Sequence[Any], refuse: bool, first: bool) -> None:
-    """Warn once per op that it runs on the CPU, or raise NotImplementedError where the user asked for that."""
+    """Warn once per op that it runs on the CPU; NotImplementedError where the user wants that refused."""
     line = user_line()
     where = f" at {line}" if line else ""
     call = describe(name, args)
@@ -58,7 +58,7 @@ def announce_fallback(name: str, args: Sequence[Any], refuse: bool, first: bool)
         )
     if first:
         warnings.warn(
-            f"<TorchTpu/Fallback/{name}> {name} has no program for device tpu and runs on the CPU, in {call}{where}. "
-            f"torch.tpu.set_fallback('error') makes this an error.",
+            f"<TorchTpu/Fallback/{name}> {name} has no program for device tpu and runs on the CPU, "
+            f"in {call}{where}. torch.tpu.set_fallback('error') makes this an error.",
             stacklevel=2,
         )

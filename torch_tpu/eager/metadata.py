@@ -18,7 +18,7 @@ class NoMetadata(Exception):
 
 
 class Arguments:
-    """The arguments of a call on another device, "meta" or "cpu" (zeros): what shares a storage does so there."""
+    """The arguments of a call on "meta" or "cpu" (zeros): what shares a storage does so there."""
 
     def __init__(self, args: list[Any], device: str) -> None:
         self._storages: dict[int, torch.UntypedStorage] = {}
@@ -60,7 +60,7 @@ class Arguments:
 
 
 def tensor_on_meta(leaf: TensorLeaf | NumberLeaf) -> torch.Tensor:
-    """A contiguous tensor with the leaf's shape and dtype; a Python number has the default dtype of its kind."""
+    """A contiguous tensor of the leaf's shape and dtype; the default dtype for a Python number."""
     if isinstance(leaf, TensorLeaf):
         return torch.empty(leaf.spec.sizes, dtype=leaf.dtype, device="meta")
     return torch.tensor(leaf.value, dtype=leaf.dtype, device="meta")

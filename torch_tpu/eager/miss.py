@@ -24,7 +24,8 @@ __all__ = ["NumberLeaf", "TensorLeaf", "announce_fallback", "build", "check", "e
 
 #: Ops whose index tensors may be on the CPU, as on every device.
 _MOVES_HOST = frozenset(
-    f"aten::{name}" for name in ("index", "index_put", "_index_put_impl", "_unsafe_index", "_unsafe_index_put")
+    f"aten::{name}"
+    for name in ("index", "index_put", "_index_put_impl", "_unsafe_index", "_unsafe_index_put")
 )
 #: Functional ops that take of `self` only its shape, besides the random ones.
 _FILLS = frozenset({"aten::fill.Scalar", "aten::fill.Tensor", "aten::zero", "aten::copy"})
@@ -156,7 +157,9 @@ Compute = Callable[[list[Any], Any], list[Any]]
 class _Build:
     """One plan in the making."""
 
-    def __init__(self, which: Form, args: list[Any], device: int, offsets: list[int] | None, key: str) -> None:
+    def __init__(
+        self, which: Form, args: list[Any], device: int, offsets: list[int] | None, key: str
+    ) -> None:
         self.form, self.args, self.device, self.offsets, self.key = which, args, device, offsets, key
         self.arguments = which.op._schema.arguments
         assert which.name is not None
@@ -211,7 +214,9 @@ class _Build:
 
         probe = Program(self.args, call, [], [], frozenset(), self.random, None)
         with compiler.tracing():
-            shapes = jax.eval_shape(probe.results, *(jax.ShapeDtypeStruct(*spec) for spec in probe.in_specs()))
+            shapes = jax.eval_shape(
+                probe.results, *(jax.ShapeDtypeStruct(*spec) for spec in probe.in_specs())
+            )
         for shape in shapes:
             self.kept.append(shape is not None)
             if shape is None:
@@ -223,7 +228,9 @@ class _Build:
     def _aliased(self, alias: Any) -> int:
         names = alias.before_set
         return next(
-            i for i in self.form.written if self.arguments[i].alias_info.before_set & names  # type: ignore[union-attr]
+            i
+            for i in self.form.written
+            if self.arguments[i].alias_info.before_set & names  # type: ignore[union-attr]
         )
 
     def _read_value(self, value: Any) -> None:
@@ -242,7 +249,9 @@ class _Build:
             self.returns.append((Kind.INTEGER, value))
             self.kept.append(False)
         else:
-            raise NotImplementedError(f"{self.form.op}: a result of type {type(value).__name__} needs a host function")
+            raise NotImplementedError(
+                f"{self.form.op}: a result of type {type(value).__name__} needs a host function"
+            )
 
     def _written(self, compute: Compute) -> list[TensorLeaf]:
         indices = [*self.form.written, *self._silently_written(compute)]
@@ -295,7 +304,9 @@ class _Build:
         if traced is None:
             return None
         function = graph.lower_graph(traced)
-        dtypes_of = [t.dtype for t in flatten([positional, *keywords.values()]) if isinstance(t, torch.Tensor)]
+        dtypes_of = [
+            t.dtype for t in flatten([positional, *keywords.values()]) if isinstance(t, torch.Tensor)
+        ]
 
         def decomposed(args: list[Any], key: Any) -> list[Any]:
             positional, keywords = self._split(args)
@@ -305,7 +316,7 @@ class _Build:
         return decomposed
 
     def _ordered(self, results: Any) -> list[Any]:
-        """Fresh results first, then the new contents of written arguments; what is switched off is left out."""
+        """Fresh results first, then the new contents of written arguments; without what is switched off."""
         flat = list(flatten(results))
         declared, rest = flat[: len(self.kept)], flat[len(self.kept) :]
         fresh = [r for r, kept in zip(declared, self.kept, strict=True) if kept]
@@ -317,10 +328,14 @@ class _Build:
             indices |= set(self.form.written)
         elif self.name in _FILLS:
             indices.add(0)
-        return frozenset(leaf.index for i in indices for leaf in leaves([self.args[i]]) if isinstance(leaf, TensorLeaf))
+        return frozenset(
+            leaf.index for i in indices for leaf in leaves([self.args[i]]) if isinstance(leaf, TensorLeaf)
+        )
 
     def _compiled(self, compute: Compute) -> PlanSpec:
-        program = Program(self.args, compute, self.fresh, self._written(compute), self._unread(), self.random, self.offsets)
+        program = Program(
+            self.args, compute, self.fresh, self._written(compute), self._unread(), self.random, self.offsets
+        )
         donated = program.donated()
         spec = PlanSpec(
             inputs=program.slots,

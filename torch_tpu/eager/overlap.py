@@ -14,15 +14,24 @@ from torch_tpu.eager.program import TensorLeaf, leaves
 
 #: In-place ops that PyTorch lets write through an expanded tensor.
 _LENIENT = frozenset(
-    {"fill_", "zero_", "masked_fill_", "index_put_", "_index_put_impl_", "index_fill_", "masked_scatter_", "resize_"}
+    {
+        "fill_",
+        "zero_",
+        "masked_fill_",
+        "index_put_",
+        "_index_put_impl_",
+        "index_fill_",
+        "masked_scatter_",
+        "resize_",
+    }
 )
 _INTERNAL = (
-    "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
-    "Please clone() the tensor before performing the operation."
+    "unsupported operation: more than one element of the written-to tensor refers to a single memory "
+    "location. Please clone() the tensor before performing the operation."
 )
 _PARTIAL = (
-    "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single memory "
-    "location. Please clone() the tensor before performing the operation."
+    "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single "
+    "memory location. Please clone() the tensor before performing the operation."
 )
 
 

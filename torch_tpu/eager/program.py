@@ -38,7 +38,7 @@ class TensorLeaf:
 
     def __post_init__(self) -> None:
         t = self.tensor
-        spec = ViewSpec(tuple(t.shape), t.stride(), t.storage_offset(), t.dtype, t.is_conj(), t.is_neg())
+        spec = ViewSpec(tuple(t.shape), t.stride(), int(t.storage_offset()), t.dtype, t.is_conj(), t.is_neg())
         object.__setattr__(self, "spec", spec)
 
     def __repr__(self) -> str:
@@ -174,9 +174,7 @@ class Program:
     def in_specs(self) -> list[tuple[tuple[int, ...], np.dtype]]:
         """Shape and dtype of each parameter."""
         by_slot = {t.slot: t for t in [*self.tensors, *self.written]}
-        specs = [
-            (by_slot[s].layout_sizes, dtypes.storage_dtype(by_slot[s].layout_dtype)) for s in self.slots
-        ]
+        specs = [(by_slot[s].layout_sizes, dtypes.storage_dtype(by_slot[s].layout_dtype)) for s in self.slots]
         if self.packed:
             specs.append(((self._number_words() + self._head_words(),), np.dtype(np.uint32)))
         return specs
@@ -209,7 +207,9 @@ class Program:
 
     def __call__(self, *parameters: jax.Array) -> list[jax.Array]:
         results = self.results(*parameters)
-        fresh = [meta.value(_fit(r, meta.dtype, meta.sizes)) for meta, r in zip(self.fresh, results, strict=False)]
+        fresh = [
+            meta.value(_fit(r, meta.dtype, meta.sizes)) for meta, r in zip(self.fresh, results, strict=False)
+        ]
         bases: dict[int, jax.Array | None] = dict(zip(self.slots, parameters, strict=False))
         offsets = self._offsets(parameters[-1] if self.packed else None)
         for leaf, result in zip(self.written, results[len(fresh) :], strict=True):

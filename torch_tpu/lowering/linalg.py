@@ -274,8 +274,8 @@ def householder_product(input: jax.Array, tau: jax.Array) -> jax.Array:
 def geqrf(self: jax.Array) -> tuple[jax.Array, jax.Array]:
     if not self.size:
         return self, jnp.zeros((*self.shape[:-2], min(self.shape[-2:])), self.dtype)
-    packed, tau = lax.linalg.geqrf(self)
-    return packed, tau
+    packed, tau = jnp.linalg.qr(self, mode="raw")  # as NumPy, which gives the packed matrix transposed
+    return jnp.swapaxes(packed, -1, -2), tau
 
 
 @lower("aten::_linalg_svd")

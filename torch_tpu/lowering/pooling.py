@@ -271,8 +271,7 @@ def _window_sum(x: jax.Array, axis: int, w: Windows) -> jax.Array:
 
 
 def _divide(total: jax.Array, area: np.ndarray) -> jax.Array:
-    area = jnp.broadcast_to(jnp.asarray(area, total.dtype), total.shape)
-    return lax.div(total, area)
+    return lax.div(total, jnp.broadcast_to(jnp.asarray(area, total.dtype), total.shape))
 
 
 def _avg_pool_any(
@@ -320,12 +319,12 @@ def _transposed(fn: Any, grad: jax.Array, like: jax.Array) -> jax.Array:
 
 @lower("aten::avg_pool2d_backward")
 def avg_pool2d_backward(grad_output: jax.Array, self: jax.Array, *how: Any) -> jax.Array:
-    return _transposed(lambda x: _avg_pool_any(x, *how, 2), grad_output, self)
+    return _transposed(lambda x: avg_pool2d(x, *how), grad_output, self)
 
 
 @lower("aten::avg_pool3d_backward")
 def avg_pool3d_backward(grad_output: jax.Array, self: jax.Array, *how: Any) -> jax.Array:
-    return _transposed(lambda x: _avg_pool_any(x, *how, 3), grad_output, self)
+    return _transposed(lambda x: avg_pool3d(x, *how), grad_output, self)
 
 
 # Adaptive pooling: window i covers [floor(i * size / count), ceil((i + 1) * size / count)).
@@ -399,8 +398,7 @@ def _fractional_starts(sample: jax.Array, size: int, count: int, kernel: int) ->
     """(count,) starts for one sample; the last window ends with the image."""
     if count == 1:
         return jnp.full(1, size - kernel)
-    alpha = (size - kernel) / (count - 1)
-    alpha = jnp.asarray(alpha, sample.dtype)
+    alpha = jnp.asarray((size - kernel) / (count - 1), sample.dtype)
     steps = jnp.arange(count).astype(sample.dtype)
     starts = ((steps + sample) * alpha).astype(jnp.int32) - (sample * alpha).astype(jnp.int32)
     return starts.at[-1].set(size - kernel)

@@ -26,7 +26,9 @@ import torch
 from torch_tpu import dtypes
 
 #: Arguments that say where or how a result lies, not what it is: dropped unless a lowering names them.
-PLACEMENT = frozenset({"dtype", "layout", "device", "pin_memory", "memory_format", "non_blocking", "generator"})
+PLACEMENT = frozenset(
+    {"dtype", "layout", "device", "pin_memory", "memory_format", "non_blocking", "generator"}
+)
 #: Scalar arguments that take part in type promotion, besides tensors.
 _PROMOTING = frozenset({"self", "other", "exponent", "min", "max"})
 

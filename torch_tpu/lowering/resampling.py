@@ -6,6 +6,7 @@ positions and weights are known when the program is built.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -39,6 +40,18 @@ class Taps:
             total = total + _pick(x, self.positions[:, tap], axis) * weight
         return total
 
+    def apply_to_bytes(self, x: jax.Array, axis: int) -> jax.Array:
+        """As `apply` for bytes held in int32: PyTorch's (and Pillow's) fixed-point sums, rounded to bytes."""
+        if self.weights is None:
+            return self.apply(x, axis)
+        # Taps that the image's border moved to one place count as one.
+        equal = self.positions[:, :, None] == self.positions[:, None, :]
+        weights = np.where(np.tril(equal, -1).any(2), 0, (equal * self.weights[:, None, :]).sum(2))
+        bits = next((b for b in range(22) if 0.5 + weights.max() * 2 ** (b + 1) >= 2**15), 22)
+        scaled = np.trunc(weights * 2.0**bits + np.copysign(0.5, weights)).astype(np.int32)
+        total = Taps(self.positions, scaled).apply(x, axis) + (1 << bits >> 1)
+        return jnp.clip(total >> bits, 0, 255)
+
 
 def _pick(x: jax.Array, positions: np.ndarray, axis: int) -> jax.Array:
     """x at static positions along axis; whole-number repetition needs no gather."""
@@ -47,10 +60,6 @@ def _pick(x: jax.Array, positions: np.ndarray, axis: int) -> jax.Array:
     if rest == 0 and (positions == np.repeat(np.arange(size), times)).all():
         return jnp.repeat(x, times, axis)
     return jnp.take(x, positions, axis)
-
-
-def _real(dtype: Any) -> type:
-    return np.float64 if dtype == np.float64 else np.float32
 
 
 def _ratio(size: int, count: int, align_corners: bool, scale: float | None, real: type) -> Any:
@@ -70,7 +79,7 @@ def _nearest_taps(size: int, count: int, scale: float | None, exact: bool) -> Ta
 
 
 def _centers(count: int, ratio: Any, align_corners: bool, real: type) -> np.ndarray:
-    steps = np.arange(count, dtype=real)
+    steps: Any = np.arange(count, dtype=real)
     return steps * ratio if align_corners else (steps + real(0.5)) * ratio - real(0.5)
 
 
@@ -116,7 +125,13 @@ def _cubic_filter(x: np.ndarray) -> np.ndarray:
 
 
 def _antialias_taps(
-    size: int, count: int, align_corners: bool, scale: float | None, real: type, kernel: Callable, width: int
+    kernel: Callable[[np.ndarray], np.ndarray],
+    width: int,
+    size: int,
+    count: int,
+    align_corners: bool,
+    scale: float | None,
+    real: type,
 ) -> Taps:
     """The kernel (nonzero on (-width / 2, width / 2)) stretched to the output's step when shrinking."""
     ratio = _ratio(size, count, align_corners, scale, real)
@@ -138,17 +153,10 @@ _FILTERS: dict[str, Maker] = {
     "upsample_bilinear2d": _linear_taps,
     "upsample_trilinear3d": _linear_taps,
     "upsample_bicubic2d": _cubic_taps,
-    "_upsample_bilinear2d_aa": lambda *args: _antialias_taps(*args, _triangle, 2),
-    "_upsample_bicubic2d_aa": lambda *args: _antialias_taps(*args, _cubic_filter, 4),
-    "_upsample_lanczos2d_aa": lambda *args: _antialias_taps(*args, _lanczos, 6),
+    "_upsample_bilinear2d_aa": functools.partial(_antialias_taps, _triangle, 2),
+    "_upsample_bicubic2d_aa": functools.partial(_antialias_taps, _cubic_filter, 4),
+    "_upsample_lanczos2d_aa": functools.partial(_antialias_taps, _lanczos, 6),
 }
-
-
-def _resize(x: jax.Array, taps: Callable[[int], Taps], rank: int) -> jax.Array:
-    # The last dimension first, as PyTorch's kernels do.
-    for dim in reversed(range(rank)):
-        x = taps(dim).apply(x, x.ndim - rank + dim)
-    return x
 
 
 def _full_scales(scales: Sequence[float | None], rank: int) -> tuple[float | None, ...]:
@@ -159,14 +167,17 @@ def _interpolate(
     make: Maker, x: jax.Array, output_size: Sequence[int], align_corners: bool, scales: Sequence[Any]
 ) -> jax.Array:
     rank, sizes = len(output_size), x.shape[2:]
-    integral = not jnp.issubdtype(x.dtype, jnp.floating)
-    value = x.astype(jnp.float32 if integral else dtypes.compute_dtype(x.dtype))
-    real, scales = _real(value.dtype), _full_scales(scales, rank)
-    y = _resize(value, lambda d: make(sizes[d], output_size[d], align_corners, scales[d], real), rank)
-    if not integral:
-        return y
-    limits = jnp.iinfo(x.dtype)
-    return jnp.clip(jnp.floor(y + 0.5), limits.min, limits.max)
+    scales = _full_scales(scales, rank)
+    if jnp.issubdtype(x.dtype, jnp.integer):
+        value, real, apply = x.astype(jnp.int32), np.float64, Taps.apply_to_bytes
+    else:
+        value, apply = x.astype(dtypes.compute_dtype(x.dtype)), Taps.apply
+        real = np.float64 if x.dtype == np.float64 else np.float32
+    # The last dimension first, as PyTorch's kernels do.
+    for d in reversed(range(rank)):
+        taps = make(sizes[d], output_size[d], align_corners, scales[d], real)
+        value = apply(taps, value, x.ndim - rank + d)
+    return value
 
 
 def _transposed(fn: Callable[[jax.Array], jax.Array], grad: jax.Array, shape: Sequence[int]) -> jax.Array:
@@ -197,7 +208,9 @@ def _register(name: str, make: Maker) -> None:
 def _nearest(exact: bool, x: jax.Array, output_size: Sequence[int], scales: Sequence[Any]) -> jax.Array:
     rank, sizes = len(output_size), x.shape[2:]
     scales = _full_scales(scales, rank)
-    return _resize(x, lambda d: _nearest_taps(sizes[d], output_size[d], scales[d], exact), rank)
+    for d in range(rank):
+        x = _nearest_taps(sizes[d], output_size[d], scales[d], exact).apply(x, x.ndim - rank + d)
+    return x
 
 
 def _register_nearest(name: str, exact: bool) -> None:

@@ -68,8 +68,8 @@ def _summary(
     table.add_row("test accuracy", f"{accuracy:.2%}")
     if counters:
         table.add_row("ops dispatched", f"{counters['ops']:,}")
-        compiled = f"{counters['programs_compiled']} compiled in {counters['compile_seconds']:.1f} s"
-        table.add_row("programs", f"{compiled}, {counters['disk_hits']} read from the disk cache")
+        made = f"{counters['programs_compiled']} compiled, {counters['disk_hits']} from disk"
+        table.add_row("programs", f"{made}, in {counters['compile_seconds']:.1f} s")
         fallbacks = counters["fallbacks"]
         table.add_row("CPU fallbacks", ", ".join(f"{op} x{n}" for op, n in fallbacks.items()) or "none")
     return table
