@@ -35,7 +35,7 @@ JAX_DTYPE: dict[torch.dtype, np.dtype] = {
     torch.complex128: np.dtype(np.complex128),
 }
 TORCH_DTYPE: dict[np.dtype, torch.dtype] = {v: k for k, v in JAX_DTYPE.items()}
-_RAW = {1: np.dtype(np.uint8), 2: np.dtype(np.uint16), 4: np.dtype(np.uint32)}
+_RAW: dict[int, np.dtype] = {1: np.dtype(np.uint8), 2: np.dtype(np.uint16), 4: np.dtype(np.uint32)}
 
 
 def storage_dtype(dtype: torch.dtype) -> np.dtype:

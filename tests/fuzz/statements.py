@@ -176,7 +176,13 @@ def write_along(s: State) -> None:
 
 def unary(s: State) -> None:
     name, x = s.tensor(s.number)
-    forms = ["clone()", "contiguous()", "flip(0)" if x.ndim else "clone()", "roll(1)", "to('cpu', copy=True).to(D)"]
+    forms = [
+        "clone()",
+        "contiguous()",
+        "flip(0)" if x.ndim else "clone()",
+        "roll(1)",
+        "to('cpu', copy=True).to(D)",
+    ]
     if x.dtype != torch.bool:
         forms += ["neg()", "add(3)", "mul(2)", "sub(1)"]
         forms += ["abs()", "relu()", "clamp(min=0)", "square()"] if _ordered(x) else []

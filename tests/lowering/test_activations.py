@@ -25,9 +25,7 @@ ACTIVATIONS: list[Callable[[torch.Tensor], torch.Tensor]] = [
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("op", ACTIVATIONS)
-def test_activation_and_its_gradient(
-    op: Callable[[torch.Tensor], torch.Tensor], dtype: torch.dtype
-) -> None:
+def test_activation_and_its_gradient(op: Callable[[torch.Tensor], torch.Tensor], dtype: torch.dtype) -> None:
     def program(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         x = x.clone().requires_grad_()
         y = op(x)

@@ -171,10 +171,10 @@ void announce_fallback(Call& call) {
   Gil gil;
   python(call, [&] {
     miss().attr("announce_fallback")(call.entry.name, plain_arguments(call),
-                                     fallback_policy() == Fallback::Error,
-                                     call.entry.fallbacks.fetch_add(1) == 0);
+                                     fallback_policy() == Fallback::Error, call.entry.fallbacks.load() == 0);
     return true;
   });
+  call.entry.fallbacks += 1;
   count_fallback(call.entry.name.c_str());
 }
 

@@ -1,6 +1,5 @@
 #include "call.h"
 
-#include <ATen/Context.h>
 #include <ATen/core/List.h>
 #include <ATen/ops/_local_scalar_dense.h>
 #include <c10/core/DefaultDtype.h>
@@ -8,6 +7,7 @@
 
 #include <cstring>
 
+#include "modes.h"
 #include "storage.h"
 
 namespace torch_tpu {
@@ -43,7 +43,7 @@ uint64_t bits_of(double value) {
 // matmuls.
 uint64_t context_word(c10::DeviceIndex device) {
   return static_cast<uint64_t>(device) | static_cast<uint64_t>(c10::get_default_dtype_as_scalartype()) << 8 |
-         static_cast<uint64_t>(at::globalContext().float32MatmulPrecision()) << 16;
+         static_cast<uint64_t>(matmul_precision()) << 16;
 }
 
 bool is_scalar_type(const c10::TypePtr& type) {

@@ -8,6 +8,7 @@
 #include "metrics.h"
 #include "modes.h"
 #include "packed.h"
+#include "profiler.h"
 #include "python_error.h"
 #include "storage.h"
 
@@ -63,9 +64,11 @@ void run_program(Call& call, const Plan& plan, Fresh& fresh) {
   auto packed =
       pybind11::reinterpret_steal<pybind11::object>(plan.packed ? packed_words(call, plan) : nullptr);
   if (plan.packed) arguments.push_back(packed.ptr());
+  const int64_t start = profiling_start();
   PyObject* result = PyObject_Vectorcall(plan.callable, arguments.data() + 1,
                                          (arguments.size() - 1) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
   if (result == nullptr) raise_python_error(&call);
+  if (C10_UNLIKELY(start != 0)) profile_program(call.entry.name, call.device, start, result);
   metrics().programs_run.fetch_add(1, std::memory_order_relaxed);
   std::vector<ValuePtr> made;
   auto* record_made = eager_mode() == EagerMode::Debug ? &made : nullptr;
@@ -106,6 +109,7 @@ void execute(Call& call, const Plan& plan) {
   for (const auto& resize : plan.resizes) {
     const auto& out = call.argument(resize.argument).toTensor();
     at::native::resize_output(out, resize.sizes);
+    out.unsafeGetTensorImpl()->set_sizes_and_strides(resize.sizes, resize.strides, out.storage_offset());
   }
   if (!plan.resizes.empty()) {  // the outputs have other shapes now: that is another key
     const auto& schema = call.entry.schema;

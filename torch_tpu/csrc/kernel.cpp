@@ -6,6 +6,7 @@
 
 #include <unordered_set>
 
+#include "guard.h"
 #include "metrics.h"
 #include "modes.h"
 
@@ -117,6 +118,7 @@ const Plan* known_plan(Call& call) {
 }
 
 const Plan* new_plan(Call& call) {
+  check_device(call.device);
   // A waiting thread must not hold the GIL, which the building one needs.
   struct NoGil {
     PyThreadState* state = PyGILState_Check() ? PyEval_SaveThread() : nullptr;

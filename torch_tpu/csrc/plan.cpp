@@ -39,7 +39,6 @@ Policy parse_policy(const c10::FunctionSchema& schema, const py::object& spec) {
     policy.static_number.push_back(all_static || static_names.contains(name));
     policy.dynamic_int.push_back(dynamic_names.contains(name));
   }
-  policy.random = spec.attr("random").cast<bool>();
   policy.moves_host = spec.attr("moves_host").cast<bool>();
   policy.checked = spec.attr("checked").cast<bool>();
   return policy;
@@ -118,9 +117,10 @@ std::unique_ptr<Plan> parse_plan(PyObject* object) {
   for (const auto& [kind, index] : spec.attr("returns").cast<std::vector<std::pair<int, int64_t>>>()) {
     plan->returns.push_back({static_cast<Return::Kind>(kind), index});
   }
-  for (auto& [argument, sizes] :
-       spec.attr("resizes").cast<std::vector<std::pair<uint32_t, std::vector<int64_t>>>>()) {
-    plan->resizes.push_back({argument, std::move(sizes)});
+  for (const auto& item : spec.attr("resizes")) {
+    const auto fields = py::reinterpret_borrow<py::tuple>(item);
+    plan->resizes.push_back({fields[0].cast<uint32_t>(), fields[1].cast<std::vector<int64_t>>(),
+                             fields[2].cast<std::vector<int64_t>>()});
   }
   for (const auto& [leaf, stride, size, start] :
        spec.attr("offset_rules").cast<std::vector<std::tuple<uint32_t, int64_t, int64_t, int64_t>>>()) {

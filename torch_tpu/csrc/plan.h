@@ -46,7 +46,7 @@ struct OffsetRule {
 // An `out=` argument whose shape the op sets.
 struct Resize {
   uint32_t argument;
-  std::vector<int64_t> sizes;
+  std::vector<int64_t> sizes, strides;
 };
 
 struct Plan {
@@ -69,9 +69,8 @@ struct Plan {
 struct Policy {
   std::vector<bool> static_number;  // by argument: its number is in the key
   std::vector<bool> dynamic_int;    // by argument: its int is run-time data
-  bool random = false;
-  bool moves_host = false;  // CPU tensors among the arguments are moved to the device
-  bool checked = false;     // Debug Eager checks its arguments on the host first
+  bool moves_host = false;          // CPU tensors among the arguments are moved to the device
+  bool checked = false;             // Debug Eager checks its arguments on the host first
 };
 
 // One op of the dispatcher and its plans.

@@ -34,6 +34,8 @@ StorageRecord& usable_record(const at::Tensor& tensor) {
   const auto& storage = tensor.unsafeGetTensorImpl()->unsafe_storage();
   auto* record = record_of(storage);
   if (C10_UNLIKELY(record == nullptr)) {
+    TORCH_CHECK(storage.nbytes() == 0 || storage.data() == nullptr,
+                "expected a tpu tensor to be on a storage that the tpu device allocated, got foreign memory");
     storage.unsafeGetStorageImpl()->set_data_ptr_noswap(
         make_data(tensor.device().index(), storage.nbytes(), nullptr));
     record = record_of(storage);

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import os
+import warnings
 from collections.abc import Callable
 
 from torch_tpu import _C
@@ -65,6 +66,9 @@ def set_eager_mode(mode: EagerMode | str) -> _Setting:
                 f"set_eager_mode(): expected <mode> to be one of {', '.join(_EAGER_NAMES)}, got {mode!r}"
             )
         mode = _EAGER_NAMES[mode]
+    if EagerMode(mode) is EagerMode.DEFER_AND_FUSE:
+        text = "<TorchTpu/Mode> DeferAndFuse does not fuse yet: ops run as in Strict Eager."
+        warnings.warn(text, stacklevel=2)
     return _Setting(_C.exchange_eager_mode, EagerMode(mode).value)
 
 

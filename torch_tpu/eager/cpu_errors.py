@@ -17,7 +17,8 @@ from torch_tpu.eager.program import TensorLeaf, leaves
 #: Ops that refuse tensors of several dtypes only where they compute, so that meta kernels let them pass.
 _STRICT = frozenset(
     {
-        *("mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "convolution", "lerp"),
+        *("mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "lerp", "sub"),
+        "convolution",
         *(
             "index_put",
             "index_copy",

@@ -20,6 +20,7 @@ _RENAMED = {
     "aten::rrelu_with_noise": "aten::rrelu_with_noise_functional",
     "aten::rrelu_with_noise_": "aten::rrelu_with_noise_functional",
 }
+_PLACEMENT = frozenset({"dtype", "layout", "device", "pin_memory", "memory_format"})
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,11 @@ def form(name: str) -> Form:
     if name in _RENAMED:
         return Form(op, _RENAMED[name], outs, written)
     wanted = [(a.name, str(a.type)) for i, a in enumerate(arguments) if i not in outs]
+    names = {name for name, _ in wanted}
     for candidate in _candidates(op):
-        if [(a.name, str(a.type)) for a in candidate._schema.arguments] == wanted:
+        # A factory's functional form also says where the result lies; its `out=` form does not.
+        given = [a for a in candidate._schema.arguments if a.name in names or a.name not in _PLACEMENT]
+        if [(a.name, str(a.type)) for a in given] == wanted:
             return Form(op, full_name(candidate), outs, written)
     return Form(op, None, outs, written)
 

@@ -40,7 +40,6 @@ class Policy:
 
     static_numbers: frozenset[str] | None
     dynamic_ints: frozenset[str]
-    random: bool
     moves_host: bool
     checked: bool
 
@@ -53,7 +52,6 @@ def policy(name: str) -> Policy:
     return Policy(
         lowering.static if lowering else None,
         lowering.dynamic if lowering else frozenset(),
-        bool(lowering and lowering.random),
         base in _MOVES_HOST,
         functional in checks.CHECKS,
     )
@@ -83,7 +81,7 @@ class PlanSpec:
     fresh: list[tuple[Any, ...]] = field(default_factory=list)
     results: list[int] = field(default_factory=list)
     returns: list[tuple[int, int]] = field(default_factory=list)
-    resizes: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
+    resizes: list[tuple[int, tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
     offset_rules: list[tuple[int, int, int, int]] = field(default_factory=list)
 
 
@@ -165,10 +163,14 @@ class _Build:
         assert which.name is not None
         self.name = which.name
         self.lowering = registry.find(self.name)
-        self.random = bool(self.lowering and self.lowering.random)
+        self.random = bool(self.lowering and self.lowering.random and not self._drops_nothing())
         self.fresh: list[FreshTensor] = []
         self.kept: list[bool] = []  # by declared result that is no argument: false where it is switched off
         self.returns: list[tuple[int, int]] = []
+
+    def _drops_nothing(self) -> bool:
+        """True for attention without dropout: it draws no random numbers."""
+        return any(a.name == "dropout_p" and v == 0.0 for a, v in zip(self.arguments, self.args, strict=True))
 
     def plan(self) -> PlanSpec:
         meta = metadata.Arguments(self.args, "meta")
@@ -178,18 +180,26 @@ class _Build:
         try:
             result = metadata.run(self.form, meta)
         except metadata.NoMetadata:
-            if self.form.written or self.lowering is None:
-                return PlanSpec("fallback")
-            self._guess_returns()
-            return self._compiled(compute)
+            return self._without_metadata(compute)
         resizes = [
-            (i, tuple(meta.args[i].shape))
+            (i, tuple(meta.args[i].shape), meta.args[i].stride())
             for i in self.form.outs
             if isinstance(meta.args[i], torch.Tensor) and tuple(meta.args[i].shape) != self.args[i].spec.sizes
         ]
         if resizes:
             return PlanSpec(resizes=resizes)
         self._read_returns(result)
+        return self._compiled(compute)
+
+    def _without_metadata(self, compute: Compute) -> PlanSpec:
+        """The op has no meta kernel: its results are its arguments, or what the lowering says."""
+        returns = self.form.op._schema.returns
+        if self.form.in_place and all(r.alias_info is not None for r in returns):
+            self._read_returns((None,) * len(returns))
+        elif self.form.written or self.lowering is None:
+            return PlanSpec("fallback")
+        else:
+            self._guess_returns()
         return self._compiled(compute)
 
     # --- results --------------------------------------------------------------------------------

@@ -64,9 +64,7 @@ def leaky_relu(self: Array, negative_slope: Any = 0.01) -> Array:
 
 
 @lower("aten::leaky_relu_backward", promote="default")
-def leaky_relu_backward(
-    grad_output: Array, self: Array, negative_slope: Any, self_is_result: bool
-) -> Array:
+def leaky_relu_backward(grad_output: Array, self: Array, negative_slope: Any, self_is_result: bool) -> Array:
     return jnp.where(self > 0, grad_output, grad_output * negative_slope)
 
 
@@ -314,9 +312,7 @@ def _total(x: Array, dim: int) -> Array:
 
 
 @lower("aten::_masked_softmax")
-def masked_softmax(
-    self: Array, mask: Array, dim: int | None = None, mask_type: int | None = None
-) -> Array:
+def masked_softmax(self: Array, mask: Array, dim: int | None = None, mask_type: int | None = None) -> Array:
     """Softmax where `mask` is False; True leaves an element out. A row left out whole is zeros."""
     if mask_type == 0:
         mask = mask.reshape(1, 1, *mask.shape)
@@ -327,9 +323,7 @@ def masked_softmax(
 
 
 @lower("aten::_masked_softmax_backward")
-def masked_softmax_backward(
-    grad_output: Array, output: Array, mask: Array, dim: int | None = None
-) -> Array:
+def masked_softmax_backward(grad_output: Array, output: Array, mask: Array, dim: int | None = None) -> Array:
     grad_output, output = wide(grad_output), wide(output)
     axis = output.ndim - 1 if dim is None else dim
     return output * (grad_output - _total(grad_output * output, axis))

@@ -227,7 +227,7 @@ def _ungrouped(x: jax.Array, length: int) -> jax.Array:
 
 @lower("aten::_scaled_dot_product_fused_attention_overrideable", random=True)
 def attention(
-    key: jax.Array,
+    key: jax.Array | None,
     q: jax.Array,
     k: jax.Array,
     v: jax.Array,
@@ -242,7 +242,8 @@ def attention(
 
     The seed of dropout goes out as `philox_seed`; the backward makes the same masks from it.
     """
-    seed = lax.bitcast_convert_type(jax.random.bits(key, (), np.uint64), np.int64)
+    bits = jnp.zeros((), np.uint64) if key is None else jax.random.bits(key, (), np.uint64)
+    seed = lax.bitcast_convert_type(bits, np.int64)
     drop = None if isinstance(dropout_p, float) and dropout_p == 0 else dropout_p
     keys, values = _same_heads(q, k, v)
     scores = _scores(q, keys, attn_bias, is_causal, scale, drop, seed)

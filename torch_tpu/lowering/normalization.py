@@ -301,7 +301,7 @@ def batch_norm_backward(*args: Any) -> tuple[Optional, ...]:
     return native_batch_norm_backward(*args[:10])
 
 
-# The pieces of a synchronised batch norm
+# The pieces of a synchronised batch norm. PyTorch has no meta kernels for them: dtypes here are final.
 
 
 @lower("aten::batch_norm_stats")
@@ -327,7 +327,7 @@ def batch_norm_update_stats(
 def batch_norm_elemt(
     input: jax.Array, weight: Optional, bias: Optional, mean: jax.Array, invstd: jax.Array, eps: Any
 ) -> jax.Array:
-    return _normalize(_up(input), weight, bias, mean, invstd)
+    return _normalize(_up(input), weight, bias, mean, invstd).astype(input.dtype)
 
 
 @lower("aten::batch_norm_gather_stats_with_counts")
@@ -386,9 +386,10 @@ def batch_norm_backward_reduce(
     x, g, dims = _up(input), _up(grad_out), _not_channels(input)
     total = g.sum(dims)
     projected = (g * (x - _channels(mean, x))).sum(dims)
-    by_weight = projected * _up(invstd) if weight_g else None
+    dtype = x.dtype if weight is None else weight.dtype
+    by_weight = (projected * _up(invstd)).astype(dtype) if weight_g else None
     sums = (total, projected) if input_g else (None, None)
-    return (*sums, by_weight, total if bias_g else None)
+    return (*sums, by_weight, total.astype(dtype) if bias_g else None)
 
 
 @lower("aten::batch_norm_backward_elemt")
@@ -407,7 +408,7 @@ def batch_norm_backward_elemt(
     scale = _channels(invstd, x)
     slope = _channels(sum_dy_xmu / total, x) * lax.square(scale)
     g = (g - _channels(sum_dy / total, x) - (x - _channels(mean, x)) * slope) * scale
-    return g if weight is None else g * _channels(weight, x)
+    return (g if weight is None else g * _channels(weight, x)).astype(input.dtype)
 
 
 # Norms of weights

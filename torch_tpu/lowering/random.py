@@ -111,9 +111,7 @@ def normal(key: Key, mean: Any, std: Any = 1.0) -> Array:
 
 
 @lower("aten::normal.float_float", random=True)
-def normal_sized(
-    key: Key, mean: Any, std: Any, size: list[int], dtype: torch.dtype | None = None
-) -> Array:
+def normal_sized(key: Key, mean: Any, std: Any, size: list[int], dtype: torch.dtype | None = None) -> Array:
     return mean + std * randn(key, size, dtype)
 
 

@@ -81,7 +81,9 @@ def gru_cell(
     h = hx.astype(ri.dtype)
     r, z = jax.nn.sigmoid(ri + rh), jax.nn.sigmoid(zi + zh)
     n = jnp.tanh(ni + r * nh)
-    return n + z * (h - n), jnp.concatenate([r, z, n, h, nh], 1)
+    # PyTorch has no meta kernel for this op: dtypes here are final.
+    hy, workspace = n + z * (h - n), jnp.concatenate([r, z, n, h, nh], 1)
+    return hy.astype(hx.dtype), workspace.astype(hx.dtype)
 
 
 @lower("aten::_thnn_fused_gru_cell_backward")
@@ -96,4 +98,5 @@ def gru_cell_backward(grad_hy: jax.Array, workspace: jax.Array, has_bias: bool) 
     by_input = jnp.concatenate([by_r, by_z, by_n], 1)
     by_hidden = jnp.concatenate([by_r, by_z, by_n * r], 1)
     biases = (by_input.sum(0), by_hidden.sum(0)) if has_bias else (None, None)
-    return by_input, by_hidden, grad * z, *biases
+    results = (by_input, by_hidden, grad * z, *biases)
+    return tuple(r if r is None else r.astype(grad_hy.dtype) for r in results)

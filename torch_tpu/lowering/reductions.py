@@ -291,16 +291,12 @@ def var_mean(
 
 
 @lower("aten::var.correction", static=("correction",))
-def var(
-    self: Array, dim: list[int] | None = None, correction: Any = None, keepdim: bool = False
-) -> Array:
+def var(self: Array, dim: list[int] | None = None, correction: Any = None, keepdim: bool = False) -> Array:
     return var_mean(self, dim, correction, keepdim)[0]
 
 
 @lower("aten::std.correction", static=("correction",))
-def std(
-    self: Array, dim: list[int] | None = None, correction: Any = None, keepdim: bool = False
-) -> Array:
+def std(self: Array, dim: list[int] | None = None, correction: Any = None, keepdim: bool = False) -> Array:
     return jnp.sqrt(var(self, dim, correction, keepdim))
 
 

@@ -33,6 +33,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from torch_tpu import _C
 from torch_tpu.runtime import cache, client, executable
 from torch_tpu.runtime.executable import Program
 
@@ -41,7 +42,7 @@ log = logging.getLogger("torch_tpu")
 Spec = tuple[tuple[int, ...], Any]
 
 #: torch.get_float32_matmul_precision() -> jax_default_matmul_precision.
-_PRECISION = {"highest": "highest", "high": "high", "medium": "default"}
+_PRECISION = ("default", "high", "highest")  # by torch.tpu.Precision
 # How much work the CPU client's compiler does is chosen by the program (CPU seconds measured over 60 ops;
 # results are the same bits). One op through XLA's older emitters compiles in half the time and runs as
 # fast, large transposes excepted (four times slower); large programs gain nothing.
@@ -93,7 +94,7 @@ _programs: weakref.WeakValueDictionary[tuple[str, int], Program] = weakref.WeakV
 
 def matmul_precision() -> str:
     """The precision of float32 matrix products in programs made now ("highest", "high", "default")."""
-    return _PRECISION[torch.get_float32_matmul_precision()]
+    return _PRECISION[_C.matmul_precision()]
 
 
 @contextlib.contextmanager
