@@ -15,7 +15,7 @@ namespace {
 
 // Ops that PyTorch composes of others and that make no program of their own: allocation, placement, metadata.
 const std::unordered_set<std::string>& composed() {
-  static const std::unordered_set<std::string> names{"aten::empty_like",
+  static const std::unordered_set<std::string> names{"aten::empty_like", "aten::as_strided_copy", "aten::as_strided_scatter",
                                                      "aten::new_empty",
                                                      "aten::new_empty_strided",
                                                      "aten::_to_copy",
