@@ -168,11 +168,13 @@ def _interpolate(
 ) -> jax.Array:
     rank, sizes = len(output_size), x.shape[2:]
     scales = _full_scales(scales, rank)
+    real: Any = (
+        np.float32 if x.dtype.itemsize < 8 and not jnp.issubdtype(x.dtype, jnp.integer) else np.float64
+    )
     if jnp.issubdtype(x.dtype, jnp.integer):
-        value, real, apply = x.astype(jnp.int32), np.float64, Taps.apply_to_bytes
+        value, apply = x.astype(jnp.int32), Taps.apply_to_bytes
     else:
         value, apply = x.astype(dtypes.compute_dtype(x.dtype)), Taps.apply
-        real = np.float64 if x.dtype == np.float64 else np.float32
     # The last dimension first, as PyTorch's kernels do.
     for d in reversed(range(rank)):
         taps = make(sizes[d], output_size[d], align_corners, scales[d], real)
