@@ -32,7 +32,7 @@ $(VENV)/.torch:
 	touch $@
 
 $(VENV)/.installed: pyproject.toml setup.py $(VENV)/.torch
-	$(BIN)/pip install --quiet --no-build-isolation -e ".[demo,test,dev]"
+	$(BIN)/pip install --quiet --no-build-isolation --config-settings editable_mode=compat -e ".[demo,test,dev]"
 	touch $@
 
 $(VENV)/.built: $(CSRC) $(VENV)/.installed

@@ -146,13 +146,13 @@ class Trial:
         return next(filter(None, (judge.stride_difference(a, e) for a, e in layouts)), None)
 
     def _undetermined(self, call: Call) -> bool:
-        """Whether only kind and strides count: random or uninitialised numbers, or a CPU `out=` form
-        that does not agree with the CPU's own op."""
+        """Whether only kind and strides count: random or uninitialised numbers, or a CPU kernel whose
+        variant does not agree with the CPU's own forward."""
         if self.op.full_name in UNINITIALISED:
             return True
         with Draws() as draws:
             written = self._on(call, "cpu").values
-        if draws.seen or self.variant is not VARIANTS["out"]:
+        if draws.seen or self.variant not in (VARIANTS["out"], VARIANTS["conj"], VARIANTS["neg"]):
             return draws.seen
         results = VARIANTS["forward"].compute(self.op, place(call, "cpu")).values
         written = [x for x in written if isinstance(x, torch.Tensor)]

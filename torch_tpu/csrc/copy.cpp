@@ -43,6 +43,8 @@ bool share_value(const at::Tensor& dst, const at::Tensor& src) {
       !is_whole(src, layout) || !is_whole(dst, layout)) {
     return false;
   }
+  const NoGil no_gil;
+  std::lock_guard<std::recursive_mutex> values(values_mutex(dst.device().index()));
   Gil gil;
   to.value = from.value;
   metrics().values_shared += 1;
@@ -129,11 +131,16 @@ struct HostView {
   PyObject* keepalive = nullptr;
   HostView(const HostView&) = delete;
   explicit HostView(StorageRecord& record) {
+    const NoGil no_gil;
+    {
+      std::lock_guard<std::recursive_mutex> values(values_mutex(record.device));
+      Gil gil;
+      value = record.value;
+    }
     Gil gil;
     drain_released();
     count_synchronization();
-    if (!record.value) return;
-    value = record.value;
+    if (!value) return;
     if (!value->settled) wait_for({value});
     try {
       const auto view =

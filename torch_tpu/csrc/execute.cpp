@@ -56,6 +56,8 @@ void store(Call& call, const Plan& plan, Fresh& fresh, size_t result, PyObject* 
 }
 
 void run_program(Call& call, const Plan& plan, Fresh& fresh) {
+  const NoGil no_gil;
+  std::lock_guard<std::recursive_mutex> values(values_mutex(call.device));
   Gil gil;
   drain_released();
   c10::SmallVector<PyObject*, 17> arguments;
@@ -105,6 +107,17 @@ c10::IValue returned(Call& call, const Plan& plan, Fresh& fresh, size_t& next) {
 
 }  // namespace
 
+// In-place foreach ops are outside of autograd's own counting of versions.
+void count_versions(Call& call) {
+  if (call.entry.name.rfind("aten::_foreach_", 0) != 0) return;
+  for (uint32_t i = 0; i < call.entry.written.size(); ++i) {
+    if (!call.entry.written[i] || !call.argument(i).isTensorList()) continue;
+    for (const auto& item : call.argument(i).toListRef()) {
+      if (!item.toTensor().is_inference()) item.toTensor().unsafeGetTensorImpl()->bump_version();
+    }
+  }
+}
+
 void execute(Call& call, const Plan& plan) {
   for (const auto& resize : plan.resizes) {
     const auto& out = call.argument(resize.argument).toTensor();
@@ -120,6 +133,7 @@ void execute(Call& call, const Plan& plan) {
   Fresh fresh;
   for (const auto& meta : plan.fresh) fresh.push_back(make_tensor(meta, call.device));
   if (!plan.results.empty()) run_program(call, plan, fresh);
+  count_versions(call);
   c10::SmallVector<c10::IValue, 4> results;
   for (size_t next = 0; next < plan.returns.size();) results.push_back(returned(call, plan, fresh, next));
   torch::jit::drop(call.stack, call.entry.schema.arguments().size());

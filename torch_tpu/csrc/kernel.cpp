@@ -9,13 +9,16 @@
 #include "guard.h"
 #include "metrics.h"
 #include "modes.h"
+#include "python_error.h"
 
 namespace torch_tpu {
 namespace {
 
 // Ops that PyTorch composes of others and that make no program of their own: allocation, placement, metadata.
 const std::unordered_set<std::string>& composed() {
-  static const std::unordered_set<std::string> names{"aten::empty_like", "aten::as_strided_copy", "aten::as_strided_scatter",
+  static const std::unordered_set<std::string> names{"aten::empty_like",
+                                                     "aten::as_strided_copy",
+                                                     "aten::as_strided_scatter",
                                                      "aten::new_empty",
                                                      "aten::new_empty_strided",
                                                      "aten::_to_copy",
@@ -120,12 +123,7 @@ const Plan* known_plan(Call& call) {
 const Plan* new_plan(Call& call) {
   check_device(call.device);
   // A waiting thread must not hold the GIL, which the building one needs.
-  struct NoGil {
-    PyThreadState* state = PyGILState_Check() ? PyEval_SaveThread() : nullptr;
-    ~NoGil() {
-      if (state != nullptr) PyEval_RestoreThread(state);
-    }
-  } no_gil;
+  const NoGil no_gil;
   std::lock_guard<std::recursive_mutex> lock(call.entry.building);
   if (const Plan* plan = known_plan(call)) return plan;
   metrics().plan_misses += 1;

@@ -2,9 +2,11 @@
 
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace py = pybind11;
 
@@ -21,9 +23,19 @@ std::map<std::string, uint64_t>& fallbacks() {
   return *counts;
 }
 
+// The folders of torch and of this package, and Python's own frozen modules.
 bool is_library(std::string_view file) {
-  return file.find("/site-packages/torch/") != std::string_view::npos ||
-         file.find("/torch_tpu/") != std::string_view::npos || file.starts_with("<");
+  static const auto* folders = [] {
+    auto* found = new std::vector<std::string>();
+    for (const char* name : {"torch", "torch_tpu"}) {
+      const auto path = py::module_::import(name).attr("__file__").cast<std::string>();
+      found->push_back(path.substr(0, path.rfind('/') + 1));
+    }
+    return found;
+  }();
+  if (file.starts_with("<frozen")) return true;
+  return std::any_of(folders->begin(), folders->end(),
+                     [&](const auto& folder) { return file.starts_with(folder); });
 }
 
 // The innermost frame outside the libraries; "" from a thread that runs no Python.
@@ -35,7 +47,7 @@ std::pair<std::string, int> user_line() {
     PyCodeObject* code = PyFrame_GetCode(frame);
     const char* file = PyUnicode_AsUTF8(code->co_filename);
     const bool library = file == nullptr || is_library(file);
-    if (line.first.empty() || !library) line = {file ? file : "", PyFrame_GetLineNumber(frame)};
+    if (!library) line = {file ? file : "", PyFrame_GetLineNumber(frame)};
     Py_DECREF(code);
     PyFrameObject* outer = library ? PyFrame_GetBack(frame) : nullptr;
     Py_DECREF(frame);

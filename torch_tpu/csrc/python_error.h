@@ -27,6 +27,20 @@ class Gil {
   PyGILState_STATE state_;
 };
 
+// Releases the GIL where this thread holds it: a thread that waits for a lock of ours must not keep it.
+class NoGil {
+ public:
+  NoGil() : state_(PyGILState_Check() ? PyEval_SaveThread() : nullptr) {}
+  ~NoGil() {
+    if (state_ != nullptr) PyEval_RestoreThread(state_);
+  }
+  NoGil(const NoGil&) = delete;
+  NoGil& operator=(const NoGil&) = delete;
+
+ private:
+  PyThreadState* state_;
+};
+
 // The message of the Python error that was caught. The GIL must be held.
 inline std::string message_of(const pybind11::error_already_set& error) {
   return pybind11::str(error.value()).cast<std::string>();

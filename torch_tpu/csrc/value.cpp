@@ -180,6 +180,11 @@ c10::DeviceIndex device_of_address(const void* address) {
   return static_cast<c10::DeviceIndex>((bits >> kDeviceShift) & (kMaxDevices - 1));
 }
 
+std::recursive_mutex& values_mutex(c10::DeviceIndex device) {
+  static auto* mutexes = new std::recursive_mutex[kMaxDevices];
+  return mutexes[device];
+}
+
 MemoryCounters& memory_counters(c10::DeviceIndex device) {
   static auto* counters = new MemoryCounters[kMaxDevices];
   return counters[device];

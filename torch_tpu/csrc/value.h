@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <mutex>
 #include <vector>
 
 namespace torch_tpu {
@@ -62,6 +63,10 @@ StorageRecord* record_of(const c10::Storage& storage);
 
 // The device an address belongs to, or -1 when it is not one of ours.
 c10::DeviceIndex device_of_address(const void* address);
+
+// Held by whoever takes Values to read or replaces them, so that none is donated under another's hands.
+// Taken before the GIL.
+std::recursive_mutex& values_mutex(c10::DeviceIndex device);
 
 // Memory accounting of one device, in bytes of live storages.
 struct MemoryCounters {

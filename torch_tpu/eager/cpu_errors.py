@@ -9,55 +9,125 @@ import warnings
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
-from torch_tpu.eager.forms import Form
+from torch_tpu.eager.forms import Form, form
 from torch_tpu.eager.metadata import Arguments
 from torch_tpu.eager.program import TensorLeaf, leaves
 
 #: Ops that refuse tensors of several dtypes only where they compute, so that meta kernels let them pass.
-_STRICT = frozenset(
+_STRICT = frozenset(  # fmt: skip
     {
-        *("mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "lerp", "sub"),
+        "mm",
+        "addmm",
+        "bmm",
+        "baddbmm",
+        "addbmm",
+        "mv",
+        "addmv",
+        "dot",
+        "vdot",
+        "lerp",
+        "sub",
         "convolution",
-        *(
-            "index_put",
-            "index_copy",
-            "index_add",
-            "scatter",
-            "scatter_add",
-            "scatter_reduce",
-            "gather",
-            "take",
-        ),
-        *("put", "index_select", "embedding", "masked_scatter", "nll_loss_forward", "nll_loss2d_forward"),
+        "index_put",
+        "index_copy",
+        "index_add",
+        "scatter",
+        "scatter_add",
+        "scatter_reduce",
+        "gather",
+        "take",
+        "put",
+        "index_select",
+        "embedding",
+        "masked_scatter",
+        "nll_loss_forward",
+        "nll_loss2d_forward",
     }
 )
+#: Ops that refuse integers or bools only there.
+_INEXACT = frozenset(  # fmt: skip
+    {
+        "_softmax",
+        "_log_softmax",
+        "gelu",
+        "softplus",
+        "silu",
+        "mish",
+        "elu",
+        "hardswish",
+        "log_sigmoid_forward",
+        "var",
+        "std",
+        "var_mean",
+        "std_mean",
+        "lerp",
+        "hypot",
+        "logaddexp",
+        "logaddexp2",
+        "sub",
+        "rsub",
+        "pow",
+        "native_layer_norm",
+        "native_batch_norm",
+        "native_group_norm",
+        "__lshift__",
+        "__rshift__",
+        "bitwise_left_shift",
+        "bitwise_right_shift",
+    }
+)
+_NAMES = {
+    **{torch.bool: "Bool", torch.uint8: "Byte", torch.int8: "Char", torch.int16: "Short", torch.int32: "Int"},
+    **{torch.int64: "Long", torch.float16: "Half", torch.bfloat16: "BFloat16", torch.float32: "Float"},
+    **{torch.float64: "Double", torch.complex64: "ComplexFloat", torch.complex128: "ComplexDouble"},
+}
 _MOST_BYTES = 1 << 28  # of arguments that are made on the host to ask the CPU
 
 
-def better(form: Form, args: list[Any], error: Exception) -> Exception:
+def better(which: Form, args: list[Any], error: Exception) -> Exception:
     """The CPU's error for this call, or `error` where the CPU has none."""
-    return _asked(form, args) or error
+    return _asked(which, args) or error
 
 
-def check_dtypes(form: Form, args: list[Any]) -> None:
-    """Raise what the CPU raises where tensors of several dtypes meet in an op that wants one."""
-    base = (form.name or "").removeprefix("aten::").partition(".")[0]
-    if base in _STRICT and len({leaf.dtype for leaf in leaves(args) if isinstance(leaf, TensorLeaf)}) > 1:
-        error = _asked(form, args)
-        if error is not None and "not implemented for" not in str(error):  # what the CPU lacks, we may have
+def check_dtypes(which: Form, args: list[Any]) -> None:
+    """Raise what the CPU raises for dtypes that an op refuses only where it computes."""
+    base = (which.name or "").removeprefix("aten::").partition(".")[0]
+    found = [leaf.dtype for leaf in leaves(args) if isinstance(leaf, TensorLeaf)]
+    mixed = base in _STRICT and len(set(found)) > 1
+    inexact = all(dtype.is_floating_point or dtype.is_complex for dtype in found)
+    if mixed or (base in _INEXACT and not inexact):
+        error = _asked(which, args)
+        # What the CPU lacks for a floating dtype, we may have.
+        if error is not None and not (inexact and "not implemented for" in str(error)):
             raise error
 
 
-def _asked(form: Form, args: list[Any]) -> Exception | None:
+def check_cast(which: Form, meta: Arguments) -> None:
+    """Raise where an in-place op computes in a dtype that the tensor it writes cannot take."""
+    try:
+        results = meta.call(form(which.name or ""))
+    except Exception:
+        return  # this form has no meta kernel
+    written = tree_leaves([meta.args[i] for i in which.written])
+    for result, tensor in zip(tree_leaves(results), written, strict=False):
+        if isinstance(result, torch.Tensor) and not torch.can_cast(result.dtype, tensor.dtype):
+            raise RuntimeError(
+                f"result type {_NAMES.get(result.dtype, result.dtype)} can't be cast "
+                f"to the desired output type {_NAMES.get(tensor.dtype, tensor.dtype)}"
+            )
+
+
+def _asked(which: Form, args: list[Any]) -> Exception | None:
     tensors = [leaf for leaf in leaves(args) if isinstance(leaf, TensorLeaf)]
-    seeded = torch.Tag.nondeterministic_seeded in form.op.tags  # would advance the CPU's generator
+    seeded = torch.Tag.nondeterministic_seeded in which.op.tags  # would advance the CPU's generator
     if seeded or sum(leaf.nbytes for leaf in tensors) > _MOST_BYTES:
         return None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            Arguments(args, "cpu").call(form)
+            Arguments(args, "cpu").call(which)
     except Exception as error:
         return error.with_traceback(None)
     return None

@@ -188,6 +188,8 @@ class _Build:
         ]
         if resizes:
             return PlanSpec(resizes=resizes)
+        if self.form.in_place and self.name not in _FILLS and not self.random:
+            cpu_errors.check_cast(self.form, meta)
         self._read_returns(result)
         return self._compiled(compute)
 
@@ -206,7 +208,10 @@ class _Build:
 
     def _read_returns(self, result: Any) -> None:
         returns = self.form.op._schema.returns
-        values = result if len(returns) > 1 else (result,)[: len(returns)]
+        values = list(result) if len(returns) > 1 else [result][: len(returns)]
+        for argument, mask in zip(self.arguments, self.args, strict=True):
+            if argument.name in ("output_mask", "grad_input_mask"):  # what is not wanted is undefined
+                values = [v if on else None for v, on in zip(values, mask, strict=True)]
         for declared, value in zip(returns, values, strict=True):
             if declared.alias_info is not None and declared.alias_info.is_write:
                 self.returns.append((Kind.ARGUMENT, self._aliased(declared.alias_info)))

@@ -95,8 +95,9 @@ def multiplied(x: jax.Array, w: jax.Array, geometry: Geometry) -> jax.Array:
     (n, k, *out), o = patches.shape, w.shape[0]
     w = w.reshape(o, k)
     if math.prod(out) <= _LARGE_IMAGE:
-        return jnp.einsum("ok,nk...->no...", w, patches)
-    # One product per image: the client then transposes neither images nor result (3 to 10 times faster).
+        rows = jnp.moveaxis(patches, 1, -1).reshape(-1, k) @ w.T
+        return jnp.moveaxis(rows.reshape(n, *out, o), -1, 1)
+    # One product per image, and the client transposes neither images nor result (3 to 10 times faster).
     y = jnp.matmul(jnp.broadcast_to(w, (n, o, k)), patches.reshape(n, k, -1))
     return y.reshape(n, o, *out)
 

@@ -84,7 +84,7 @@ def add_relu(self: Array, other: Any, alpha: Any = 1) -> Array:
     return jnp.maximum(self + other * alpha, 0)
 
 
-@lower("aten::div.Tensor", "aten::div.Scalar", promote="default")
+@lower("aten::div.Tensor", "aten::div.Scalar", promote="int_to_float")
 def true_divide(self: Array, other: Any) -> Array:
     return to_inexact(self) / to_inexact(other)
 
