@@ -101,3 +101,14 @@ def test_resized_out_and_factory_out() -> None:
     out = torch.empty(0, device=D)
     assert torch.linspace(0, 1, 5, out=out).cpu().tolist() == [0, 0.25, 0.5, 0.75, 1]
     assert out.shape == (5,)
+
+
+@pytest.mark.parametrize("contiguous", [True, False])
+def test_gradient_of_det_by_layout(contiguous: bool) -> None:
+    a = torch.rand(3, 3, dtype=torch.float64)
+    grads = []
+    for device in ("cpu", D):
+        x = a.clone().to(device).requires_grad_()
+        (x if contiguous else x.mT).det().backward()
+        grads.append(x.grad.cpu())
+    torch.testing.assert_close(*grads)

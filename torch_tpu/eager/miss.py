@@ -307,6 +307,8 @@ class _Build:
 
             def lowered(args: list[Any], key: Any) -> list[Any]:
                 positional, keywords = self._split(args)
+                if "contiguous" in lowering.accepts:
+                    keywords["contiguous"] = self.args[0].tensor.is_contiguous()
                 return self._ordered(registry.call(lowering, positional, keywords, key))
 
             return lowered

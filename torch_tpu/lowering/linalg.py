@@ -173,21 +173,23 @@ def _swap_sign(pivots: jax.Array, dtype: Any) -> jax.Array:
     return jnp.where(swaps % 2 == 1, -1, 1).astype(dtype)
 
 
-def _determinant_lu(a: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """LU of the transpose of a real matrix: PyTorch's gradient expects that for a contiguous one."""
-    return _lu(a if jnp.iscomplexobj(a) else jnp.swapaxes(a, -1, -2))
+def _determinant_lu(a: jax.Array, contiguous: bool) -> tuple[jax.Array, jax.Array]:
+    """LU of the transpose of a contiguous real matrix, which PyTorch's gradient expects."""
+    return _lu(jnp.swapaxes(a, -1, -2) if contiguous and not jnp.iscomplexobj(a) else a)
 
 
 @lower("aten::_linalg_det")
-def linalg_det(A: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    packed, pivots = _determinant_lu(A)
+def linalg_det(A: jax.Array, contiguous: bool = True) -> tuple[jax.Array, jax.Array, jax.Array]:
+    packed, pivots = _determinant_lu(A, contiguous)
     diagonal = jnp.diagonal(packed, axis1=-2, axis2=-1)
     return diagonal.prod(-1) * _swap_sign(pivots, A.dtype), packed, pivots
 
 
 @lower("aten::_linalg_slogdet")
-def linalg_slogdet(A: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    packed, pivots = _determinant_lu(A)
+def linalg_slogdet(
+    A: jax.Array, contiguous: bool = True
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    packed, pivots = _determinant_lu(A, contiguous)
     diagonal = jnp.diagonal(packed, axis1=-2, axis2=-1)
     sign = jnp.sign(diagonal).prod(-1) * _swap_sign(pivots, A.dtype)
     return sign, jnp.log(jnp.abs(diagonal)).sum(-1), packed, pivots

@@ -41,6 +41,7 @@ class Lowering:
     static: names of number arguments that are part of the key (all ints are, unless in `dynamic`).
     dynamic: names of int arguments that are run-time data.
     random: the first parameter is a JAX PRNG key.
+    accepts: the parameters' names. One called `contiguous` is told whether the first tensor was.
     """
 
     fn: Callable[..., Any]
