@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-#: Statements, and the names of those storages' first tensors whose floats are rounded by the device.
 Tensors = dict[str, torch.Tensor]
 
 
@@ -96,7 +95,7 @@ def _facts(x: torch.Tensor) -> dict[str, Any]:
 def _equal(ours: torch.Tensor, theirs: torch.Tensor, inexact: bool) -> bool:
     ours, theirs = ours.resolve_conj().resolve_neg(), theirs.resolve_conj().resolve_neg()
     if not (theirs.is_floating_point() or theirs.is_complex()):
-        return torch.equal(ours, theirs)
+        return inexact or torch.equal(ours, theirs)  # inexact: the bits of rounded floats
     if not inexact:
         return torch.allclose(ours, theirs, rtol=0, atol=0, equal_nan=True)
     size = theirs.abs().nan_to_num(0, 0, 0).max().item() if theirs.numel() else 0.0

@@ -19,6 +19,7 @@ const std::unordered_set<std::string>& composed() {
   static const std::unordered_set<std::string> names{"aten::empty_like",
                                                      "aten::as_strided_copy",
                                                      "aten::as_strided_scatter",
+                                                     "aten::_linalg_check_errors",
                                                      "aten::new_empty",
                                                      "aten::new_empty_strided",
                                                      "aten::_to_copy",

@@ -73,7 +73,7 @@ def run(form: Form, meta: Arguments) -> Any:
             # The core resizes `out=` itself, and warns then.
             warnings.filterwarnings("ignore", message=".*An output with one or more elements was resized")
             return meta.call(form)
-    except NotImplementedError as error:
+    except (NotImplementedError, AttributeError) as error:  # some kernels in Python stumble over None
         raise NoMetadata(str(error)) from error
 
 

@@ -213,7 +213,7 @@ def multi_margin_loss(
 ) -> jax.Array:
     x = _rows(_up(self))
     index = target.reshape(-1)
-    z = _positive(margin - _pick(x, index, 1)[:, None] + x) ** p
+    z = _positive(jnp.asarray(margin, x.dtype) - _pick(x, index, 1)[:, None] + x) ** p
     z = z if weight is None else z * _up(weight)[index][:, None]
     others = jnp.arange(x.shape[1]) != index[:, None]
     loss = jnp.where(others, z, 0).sum(1) / x.shape[1]
