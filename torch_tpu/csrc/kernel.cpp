@@ -20,6 +20,7 @@ const std::unordered_set<std::string>& composed() {
                                                      "aten::as_strided_copy",
                                                      "aten::as_strided_scatter",
                                                      "aten::_linalg_check_errors",
+                                                     "aten::_unsafe_view",
                                                      "aten::new_empty",
                                                      "aten::new_empty_strided",
                                                      "aten::_to_copy",
