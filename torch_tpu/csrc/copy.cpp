@@ -21,13 +21,6 @@ namespace {
 
 bool is_tpu(const at::Tensor& tensor) { return tensor.device().type() == kTpu; }
 
-const py::object& transfer(const char* name) {
-  static auto* functions = new std::unordered_map<std::string, py::object>();
-  auto& function = (*functions)[name];
-  if (!function) function = py::module_::import("torch_tpu.runtime.transfer").attr(name);
-  return function;
-}
-
 // True when the tensor is its whole storage, in the order of the layout.
 bool is_whole(const at::Tensor& tensor, const Layout* layout) {
   return tensor.storage_offset() == 0 && tensor.scalar_type() == layout->dtype && !tensor.is_conj() &&

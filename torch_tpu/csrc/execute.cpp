@@ -105,11 +105,9 @@ c10::IValue returned(Call& call, const Plan& plan, Fresh& fresh, size_t& next) {
   return list;
 }
 
-}  // namespace
-
 // In-place foreach ops are outside of autograd's own counting of versions.
 void count_versions(Call& call) {
-  if (call.entry.name.rfind("aten::_foreach_", 0) != 0) return;
+  if (!call.entry.foreach) return;
   for (uint32_t i = 0; i < call.entry.written.size(); ++i) {
     if (!call.entry.written[i] || !call.argument(i).isTensorList()) continue;
     for (const auto& item : call.argument(i).toListRef()) {
@@ -117,6 +115,8 @@ void count_versions(Call& call) {
     }
   }
 }
+
+}  // namespace
 
 void execute(Call& call, const Plan& plan) {
   for (const auto& resize : plan.resizes) {

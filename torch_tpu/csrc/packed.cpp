@@ -20,13 +20,6 @@ namespace {
 
 constexpr size_t kMostReady = 8192;  // distinct numbers kept on the device before they are forgotten
 
-const py::object& transfer(const char* name) {
-  static auto* functions = new std::unordered_map<std::string, py::object>();
-  auto& function = (*functions)[name];
-  if (!function) function = py::module_::import("torch_tpu.runtime.transfer").attr(name);
-  return function;
-}
-
 PyObject* numpy_words(c10::ArrayRef<uint32_t> words) {
   static const bool imported = [] { return _import_array() >= 0; }();
   if (!imported) throw py::error_already_set();
@@ -39,6 +32,13 @@ PyObject* numpy_words(c10::ArrayRef<uint32_t> words) {
 }
 
 }  // namespace
+
+const py::object& transfer(const char* name) {
+  static auto* functions = new std::unordered_map<std::string, py::object>();
+  auto& function = (*functions)[name];
+  if (!function) function = py::module_::import("torch_tpu.runtime.transfer").attr(name);
+  return function;
+}
 
 PyObject* packed_array(c10::ArrayRef<uint32_t> words, c10::DeviceIndex device, bool may_repeat) {
   if (!may_repeat) return numpy_words(words);

@@ -4,10 +4,14 @@
 #include <Python.h>
 
 #include <c10/util/ArrayRef.h>
+#include <pybind11/pybind11.h>
 
 #include "value.h"
 
 namespace torch_tpu {
+
+// A function of runtime/transfer.py. The GIL must be held.
+const pybind11::object& transfer(const char* name);
 
 // An array that a program takes as its packed parameter: a ready device array for words that were seen
 // before, else a NumPy array. A new reference; the GIL must be held.

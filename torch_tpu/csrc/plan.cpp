@@ -46,7 +46,8 @@ Policy parse_policy(const c10::FunctionSchema& schema, const py::object& spec) {
 
 }  // namespace
 
-OpEntry::OpEntry(const c10::FunctionSchema& schema) : schema(schema), name(full_name(schema)) {
+OpEntry::OpEntry(const c10::FunctionSchema& schema)
+    : schema(schema), name(full_name(schema)), foreach (name.starts_with("aten::_foreach_")) {
   for (const auto& argument : schema.arguments()) {
     written.push_back(argument.alias_info() != nullptr && argument.alias_info()->isWrite());
   }
