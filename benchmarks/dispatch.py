@@ -1,7 +1,8 @@
 """Microseconds per op: what one small op costs on device tpu, beside PyTorch's CPU and JAX.
 
 A chain of 200 ops (add, mul, relu, tanh on 16x16), one of 50 matmuls (64x64), and `add; sum; item`.
-Each chain ends with waiting for its result.
+Each chain ends with waiting for its result. "bare programs" runs the programs of Strict from Python with
+nothing around them: what Strict takes beyond that is its recording of the op.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ OPS = {"200 small ops": 200, "50 matmuls": 50, "add; sum; item": 1}
 CANDIDATES = [
     Candidate("CPU eager", "cpu", PLAIN),
     Candidate("tpu Strict", "tpu"),
+    Candidate("bare programs", "bare"),
     Candidate("jax.jit per op", "jax_jit", PLAIN),
     Candidate("jax.numpy", "jax_numpy", PLAIN),
     Candidate("torchax", "torchax", PLAIN),
@@ -108,10 +110,10 @@ def torchax() -> Cases:
     return {name: inside(run) for name, run in cases.items()}
 
 
-def _jax_cases(wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Cases:
+def _jax_cases(wrap: Callable[[Callable[..., Any]], Callable[..., Any]], one: Any = 1) -> Cases:
     import jax.numpy as jnp
 
-    add, total = wrap(jnp.add), wrap(jnp.sum)
+    add, add_one, total = wrap(jnp.add), wrap(jnp.add), wrap(jnp.sum)
     small = (jnp.full((16, 16), 0.5), jnp.full((16, 16), 0.25))
     square = (jnp.full((64, 64), 0.5), jnp.eye(64))
     return chains(
@@ -120,11 +122,32 @@ def _jax_cases(wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Case
         wrap(lambda x: jnp.maximum(x, 0)),
         wrap(jnp.tanh),
         wrap(jnp.matmul),
-        lambda x: total(add(x, 1)).item(),
+        lambda x: total(add_one(x, one)).item(),
         lambda x: x.block_until_ready(),
         small,
         square,
     )
+
+
+def bare() -> Cases:
+    from torch_tpu.runtime import client
+    from torch_tpu.runtime.compiler import compile_program
+
+    def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
+        program: Any = None
+
+        def call(*arrays: Any) -> Any:
+            nonlocal program
+            if program is None:  # each function sees one shape
+                program = compile_program(lambda *a: [function(*a)], [(x.shape, x.dtype) for x in arrays])
+            return program.execute(list(arrays)).consume_with_handlers(program.handlers)[0]
+
+        return call
+
+    client.devices()
+    import jax.numpy as jnp
+
+    return _jax_cases(wrap, one=jnp.ones((), int))
 
 
 def jax_jit() -> Cases:

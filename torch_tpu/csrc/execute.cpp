@@ -25,7 +25,8 @@ PyObject* input_array(Call& call, const Plan& plan, size_t i) {
 }
 
 // The run-time data of the program in the order of Plan: random state, offsets, numbers.
-PyObject* packed_words(Call& call, const Plan& plan) {
+Packed packed_words(Call& call, const Plan& plan) {
+  if (!plan.packed) return {};
   if (!plan.random && !plan.offsets) return packed_array(call.words, call.device, /*may_repeat=*/true);
   c10::SmallVector<uint32_t, 32> words;
   const auto push = [&words](uint64_t bits) {
@@ -55,6 +56,47 @@ void store(Call& call, const Plan& plan, Fresh& fresh, size_t result, PyObject* 
   if (made != nullptr) made->push_back(record.value);
 }
 
+// Calls the program with `arguments` (one free word lies before them): new references, or empty with a
+// Python error set.
+c10::SmallVector<PyObject*, 4> results_of(const Plan& plan, PyObject** arguments, size_t count,
+                                          bool on_device) {
+  c10::SmallVector<PyObject*, 4> results;
+  if (plan.execute == nullptr || !on_device) {
+    PyObject* result = PyObject_Vectorcall(plan.callable, arguments, count | PY_VECTORCALL_ARGUMENTS_OFFSET,
+                                           nullptr);
+    if (result == nullptr) return results;
+    if (plan.results.size() == 1) {
+      results.push_back(result);
+      return results;
+    }
+    for (size_t i = 0; i < plan.results.size(); ++i) {
+      results.push_back(PySequence_GetItem(result, static_cast<Py_ssize_t>(i)));
+    }
+    Py_DECREF(result);
+    return results;
+  }
+  static PyObject* consume = PyUnicode_InternFromString("consume_with_handlers");
+  PyObject* list = PyList_New(static_cast<Py_ssize_t>(count));
+  if (list == nullptr) return results;
+  for (size_t i = 0; i < count; ++i) {
+    Py_INCREF(arguments[i]);
+    PyList_SET_ITEM(list, static_cast<Py_ssize_t>(i), arguments[i]);
+  }
+  PyObject* executed = PyObject_CallOneArg(plan.execute, list);
+  Py_DECREF(list);
+  if (executed == nullptr) return results;
+  PyObject* consume_arguments[] = {executed, plan.handlers};
+  PyObject* arrays = PyObject_VectorcallMethod(consume, consume_arguments, 2, nullptr);
+  Py_DECREF(executed);
+  if (arrays == nullptr) return results;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(arrays); ++i) {
+    results.push_back(PyList_GET_ITEM(arrays, i));
+    Py_INCREF(results.back());
+  }
+  Py_DECREF(arrays);
+  return results;
+}
+
 void run_program(Call& call, const Plan& plan, Fresh& fresh) {
   const NoGil no_gil;
   std::lock_guard<std::recursive_mutex> values(values_mutex(call.device));
@@ -63,25 +105,16 @@ void run_program(Call& call, const Plan& plan, Fresh& fresh) {
   c10::SmallVector<PyObject*, 17> arguments;
   arguments.push_back(nullptr);  // room that the vectorcall protocol may use
   for (size_t i = 0; i < plan.inputs.size(); ++i) arguments.push_back(input_array(call, plan, i));
-  auto packed =
-      pybind11::reinterpret_steal<pybind11::object>(plan.packed ? packed_words(call, plan) : nullptr);
-  if (plan.packed) arguments.push_back(packed.ptr());
+  const Packed packed = packed_words(call, plan);
+  if (plan.packed) arguments.push_back(packed.array.ptr());
   const int64_t start = profiling_start();
-  PyObject* result = PyObject_Vectorcall(plan.callable, arguments.data() + 1,
-                                         (arguments.size() - 1) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
-  if (result == nullptr) raise_python_error(&call);
-  if (C10_UNLIKELY(start != 0)) profile_program(call.entry.name, call.device, start, result);
+  const auto results = results_of(plan, arguments.data() + 1, arguments.size() - 1, packed.on_device);
+  if (results.empty()) raise_python_error(&call);
+  if (C10_UNLIKELY(start != 0)) profile_program(call.entry.name, call.device, start, results);
   metrics().programs_run.fetch_add(1, std::memory_order_relaxed);
   std::vector<ValuePtr> made;
   auto* record_made = eager_mode() == EagerMode::Debug ? &made : nullptr;
-  if (plan.results.size() == 1) {
-    store(call, plan, fresh, 0, result, record_made);
-  } else {
-    const auto results = pybind11::reinterpret_steal<pybind11::object>(result);
-    for (size_t i = 0; i < plan.results.size(); ++i) {
-      store(call, plan, fresh, i, PySequence_GetItem(result, static_cast<Py_ssize_t>(i)), record_made);
-    }
-  }
+  for (size_t i = 0; i < results.size(); ++i) store(call, plan, fresh, i, results[i], record_made);
   if (record_made != nullptr) wait_for(made);
 }
 

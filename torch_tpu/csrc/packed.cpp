@@ -20,7 +20,7 @@ namespace {
 
 constexpr size_t kMostReady = 8192;  // distinct numbers kept on the device before they are forgotten
 
-PyObject* numpy_words(c10::ArrayRef<uint32_t> words) {
+Packed numpy_words(c10::ArrayRef<uint32_t> words) {
   static const bool imported = [] { return _import_array() >= 0; }();
   if (!imported) throw py::error_already_set();
   npy_intp size = static_cast<npy_intp>(words.size());
@@ -28,7 +28,7 @@ PyObject* numpy_words(c10::ArrayRef<uint32_t> words) {
   if (array == nullptr) throw py::error_already_set();
   std::memcpy(PyArray_DATA(reinterpret_cast<PyArrayObject*>(array)), words.data(),
               words.size() * sizeof(uint32_t));
-  return array;
+  return {py::reinterpret_steal<py::object>(array), false};
 }
 
 }  // namespace
@@ -40,7 +40,7 @@ const py::object& transfer(const char* name) {
   return function;
 }
 
-PyObject* packed_array(c10::ArrayRef<uint32_t> words, c10::DeviceIndex device, bool may_repeat) {
+Packed packed_array(c10::ArrayRef<uint32_t> words, c10::DeviceIndex device, bool may_repeat) {
   if (!may_repeat) return numpy_words(words);
   // Under the GIL. An empty object marks words that were seen once.
   static auto* ready = new std::unordered_map<std::string, py::object>();
@@ -51,7 +51,7 @@ PyObject* packed_array(c10::ArrayRef<uint32_t> words, c10::DeviceIndex device, b
     found->second = transfer("ready_scalars")(py::bytes(found->first.data(), found->first.size() - 1),
                                               static_cast<int>(device));
   }
-  if (found->second) return py::object(found->second).release().ptr();
+  if (found->second) return {found->second};
   if (ready->size() > kMostReady) ready->clear();
   return numpy_words(words);
 }

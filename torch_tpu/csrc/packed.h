@@ -14,8 +14,12 @@ namespace torch_tpu {
 const pybind11::object& transfer(const char* name);
 
 // An array that a program takes as its packed parameter: a ready device array for words that were seen
-// before, else a NumPy array. A new reference; the GIL must be held.
-PyObject* packed_array(c10::ArrayRef<uint32_t> words, c10::DeviceIndex device, bool may_repeat);
+// before, else a NumPy array. The GIL must be held.
+struct Packed {
+  pybind11::object array;  // null: no packed parameter
+  bool on_device = true;
+};
+Packed packed_array(c10::ArrayRef<uint32_t> words, c10::DeviceIndex device, bool may_repeat);
 
 // Zeros for a storage that was never written. The GIL must be held.
 ValuePtr zero_value(const StorageRecord& record, const char* op);

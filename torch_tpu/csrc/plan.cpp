@@ -106,8 +106,18 @@ std::unique_ptr<Plan> parse_plan(PyObject* object) {
   auto plan = std::make_unique<Plan>();
   plan->kind = kind_of(spec.attr("kind").cast<std::string>());
   if (plan->kind == Plan::Kind::Fallback) return plan;
-  plan->callable = py::object(spec.attr("callable")).release().ptr();
-  if (plan->kind == Plan::Kind::Host) return plan;
+  const py::object callable = spec.attr("callable");
+  if (plan->kind == Plan::Kind::Host) {
+    plan->callable = py::object(callable).release().ptr();
+    return plan;
+  }
+  if (!callable.is_none()) {  // none: a program without results
+    plan->callable = py::object(callable.attr("call")).release().ptr();
+    if (!callable.attr("execute").is_none()) {
+      plan->execute = py::object(callable.attr("execute")).release().ptr();
+      plan->handlers = py::object(callable.attr("handlers")).release().ptr();
+    }
+  }
   plan->inputs = spec.attr("inputs").cast<std::vector<uint32_t>>();
   plan->donated = spec.attr("donated").cast<std::vector<bool>>();
   plan->packed = spec.attr("packed").cast<bool>();

@@ -53,6 +53,8 @@ struct Plan {
   enum class Kind : uint8_t { Program, Host, Fallback };
   Kind kind = Kind::Program;
   PyObject* callable = nullptr;  // immortal, like the plan
+  PyObject* execute = nullptr;   // with `handlers` a cheaper way to run a program on device arrays, or null
+  PyObject* handlers = nullptr;
   std::vector<uint32_t> inputs;  // storage slots, in the order of the program's parameters
   std::vector<bool> donated;     // by input
   bool packed = false;           // the last parameter is the packed run-time data:

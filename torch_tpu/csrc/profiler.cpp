@@ -154,13 +154,10 @@ struct Stubs final : torch::profiler::impl::ProfilerStubs {
 
 }  // namespace
 
-void profile_program(const std::string& name, c10::DeviceIndex device, int64_t start, PyObject* result) {
+void profile_program(const std::string& name, c10::DeviceIndex device, int64_t start,
+                     c10::ArrayRef<PyObject*> results) {
   py::list arrays;
-  if (PySequence_Check(result) && !py::hasattr(result, "is_ready")) {
-    arrays = py::list(py::reinterpret_borrow<py::object>(result));
-  } else {
-    arrays.append(py::handle(result));
-  }
+  for (PyObject* result : results) arrays.append(py::handle(result));
   const auto events = py::module_::import("torch_tpu.runtime.events");
   auto stamp = events.attr("stamp")(static_cast<int>(device), arrays);
   const uint64_t op = correlations.empty() ? 0 : correlations.back();

@@ -39,5 +39,5 @@ def register() -> None:
     )
     storages.register()
     printing.register()
-    memory.at_import()
+    memory.keep_if_asked()
     torch.set_autocast_dtype(NAME, torch.bfloat16)

@@ -28,8 +28,6 @@ import sys
 import threading
 from typing import Any
 
-from torch_tpu.runtime import memory
-
 PLATFORMS = ("tpu", "cpu", "cuda")
 
 _lock = threading.Lock()
@@ -149,7 +147,6 @@ def _start_cpu() -> list[Any]:
         idle_libtpu = _has_libtpu() and not _has_other_plugins()
         if not config.jax_platforms and (explicit or idle_libtpu):
             config.update("jax_platforms", "cpu")
-        memory.keep()
     found = jax.local_devices(backend="cpu")
     if len(found) < wanted:
         raise RuntimeError(
