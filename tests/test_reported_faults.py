@@ -112,3 +112,14 @@ def test_gradient_of_det_by_layout(contiguous: bool) -> None:
         (x if contiguous else x.mT).det().backward()
         grads.append(x.grad.cpu())
     torch.testing.assert_close(*grads)
+
+
+@pytest.mark.parametrize("name", ["add", "maximum", "where", "lerp"])
+def test_a_resized_out_follows_the_order_of_the_inputs(name: str) -> None:
+    x = torch.arange(24.0).reshape(2, 3, 4).transpose(0, 2)
+    arguments = {"where": (x > 1, x, x), "lerp": (x, x, 0.5)}.get(name, (x, x))
+    expected = getattr(torch, name)(*arguments, out=torch.empty(0))
+    moved = [a.to(D) if isinstance(a, torch.Tensor) else a for a in arguments]
+    out = getattr(torch, name)(*moved, out=torch.empty(0, device=D))
+    assert out.stride() == expected.stride() != expected.contiguous().stride()
+    assert torch.equal(out.cpu(), expected)

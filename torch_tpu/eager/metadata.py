@@ -67,7 +67,7 @@ def tensor_on_meta(leaf: TensorLeaf | NumberLeaf) -> torch.Tensor:
 
 
 def run(form: Form, meta: Arguments) -> Any:
-    """The op's results on device meta. Raises what the op raises for bad arguments; NoMetadata."""
+    """The op's results on the device of `meta`. Raises what the op raises for bad arguments; NoMetadata."""
     try:
         with warnings.catch_warnings():
             # The core resizes `out=` itself, and warns then.

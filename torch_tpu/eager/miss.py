@@ -181,17 +181,30 @@ class _Build:
             result = metadata.run(self.form, meta)
         except metadata.NoMetadata:
             return self._without_metadata(compute)
-        resizes = [
-            (i, tuple(meta.args[i].shape), meta.args[i].stride())
+        resized = [
+            i
             for i in self.form.outs
             if isinstance(meta.args[i], torch.Tensor) and tuple(meta.args[i].shape) != self.args[i].spec.sizes
         ]
-        if resizes:
-            return PlanSpec(resizes=resizes)
+        if resized:
+            outs = self._resized(meta)
+            return PlanSpec(resizes=[(i, tuple(outs[i].shape), outs[i].stride()) for i in resized])
         if self.form.in_place and self.name not in _FILLS and not self.random:
             cpu_errors.check_cast(self.form, meta)
         self._read_returns(result)
         return self._compiled(compute)
+
+    def _resized(self, meta: metadata.Arguments) -> list[Any]:
+        """The arguments after the call. Meta kernels resize to contiguous, the CPU follows the inputs' order."""
+        ordered = all(leaf.tensor.is_contiguous() for leaf in leaves(self.args) if isinstance(leaf, TensorLeaf))
+        if ordered or self.random:
+            return meta.args
+        cpu = metadata.Arguments(self.args, "cpu")
+        try:
+            metadata.run(self.form, cpu)
+        except Exception:  # zeros are no good arguments of this op
+            return meta.args
+        return cpu.args
 
     def _without_metadata(self, compute: Compute) -> PlanSpec:
         """The op has no meta kernel: its results are its arguments, or what the lowering says."""
