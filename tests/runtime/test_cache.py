@@ -102,6 +102,17 @@ def test_second_process_needs_no_tracing_and_may_use_another_device(cache_dir: P
     assert len(entries(cache_dir)) == 1
 
 
+def test_second_process_runs_what_calls_lapack(cache_dir: Path) -> None:
+    script = """
+        import torch, torch_tpu
+        print(torch.linalg.det(torch.eye(3, device="tpu") * 2).item(), torch.tpu.metrics.snapshot()["programs_compiled"])
+        """
+    environment = {"TORCH_TPU_PLATFORM": "cpu", "TORCH_TPU_CACHE_DIR": str(cache_dir)}
+    first, second = (run(script, **environment).split() for _ in range(2))
+    assert first[0] == second[0] == "8.0"
+    assert int(second[1]) == 0 < int(first[1])
+
+
 def test_concurrent_processes_share_it(cache_dir: Path) -> None:
     script = textwrap.dedent(
         """

@@ -11,6 +11,8 @@ Private JAX used here, because no public name gives it (jax 0.10):
   device than the one it was compiled for.
 - `client.deserialize_executable` and `DeviceList`, which that class itself uses, and
   `jax._src.compiler.get_compile_options`: `jax.extend.backend` has it too, but imports Pallas (30 ms).
+- `jaxlib.lapack.prepare_lapack_call`: JAX looks up SciPy's LAPACK when it lowers a program that calls it; a program
+  from the disk is not lowered, and would call a null pointer.
 """
 
 from __future__ import annotations
@@ -21,9 +23,11 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 from jax._src.compiler import get_compile_options
 from jax._src.lib import xla_client  # type: ignore[attr-defined]
 from jax.experimental import serialize_executable
+from jaxlib import lapack
 
 
 class WrongDevice(Exception):
@@ -82,6 +86,8 @@ def load(payload: bytes, device: Any) -> tuple[Program, Any]:
     bytes are not of this version.
     """
     (serialized, in_tree, out_tree), extra = pickle.loads(payload)
+    if b"lapack_" in serialized:
+        lapack.prepare_lapack_call("getrf_ffi", np.float32)
     unloaded, args_info, no_kwargs = _Unpickler(serialized, device).load()
     loaded = unloaded.load()
     if loaded.xla_executable.local_devices() != [device]:
