@@ -26,7 +26,7 @@ extension = CppExtension(
     depends=sorted(str(path) for path in CSRC.glob("*.h")),
     include_dirs=[numpy.get_include()],
     extra_compile_args=["-std=c++20", "-O2", "-g0", "-fvisibility=hidden"],
-    extra_link_args=["-Wl,--as-needed"],
+    extra_link_args=["-Wl,--as-needed", "-s"],
 )
 
 setup(ext_modules=[extension], cmdclass={"build_ext": Build})

@@ -6,7 +6,10 @@ import threading
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
+
+from tests.device.subprocesses import run
 
 D = "tpu"
 
@@ -40,6 +43,34 @@ def test_foreach_in_place_counts_versions() -> None:
         lambda d: torch.ones(2, device=d).bool() - 2,
         lambda d: torch.ones(2, 2, device=d) @ torch.ones(2, 2, dtype=torch.float64, device=d),
         lambda d: torch.ones(3, device=d).expand(2, 3).neg_(),
+        # numbers that the dtype cannot hold
+        lambda d: torch.full((2,), 300, dtype=torch.uint8, device=d),
+        lambda d: torch.full_like(torch.zeros(2, device=d).half(), 1e30),
+        lambda d: torch.zeros(2, device=d).fill_(1e300),
+        lambda d: torch.zeros(2, device=d).int().masked_fill(torch.ones(2, device=d).bool(), 2**40),
+        lambda d: torch.zeros(2, device=d).char().clamp(min=-200),
+        lambda d: torch.ones(2, device=d).byte().add(1, alpha=300),
+        lambda d: torch.zeros(2, device=d).char().scatter(0, torch.zeros(1, device=d).long(), 1000),
+        # parameters of distributions
+        lambda d: torch.ones(3, device=d).uniform_(2, 1),
+        lambda d: torch.ones(3, device=d).normal_(0, -1),
+        lambda d: torch.ones(3, device=d).exponential_(-1),
+        lambda d: torch.ones(3, device=d).geometric_(0),
+        lambda d: torch.ones(3, device=d).random_(3, 3),
+        lambda d: torch.ones(3, device=d).bernoulli_(2.0),
+        lambda d: torch.arange(3, device=d).uniform_(),
+        lambda d: torch.rand_like(torch.arange(3, device=d)),
+        lambda d: torch.multinomial(torch.ones(3, device=d), 5),
+        # alpha
+        lambda d: torch.arange(3, device=d).add_(torch.arange(3, device=d), alpha=2.5),
+        lambda d: torch.add(torch.arange(3, device=d), torch.arange(3, device=d), alpha=True),
+        # complex numbers have no order
+        lambda d: torch.ones(2, device=d) * 1j < 2,
+        lambda d: (torch.ones(2, device=d) * 1j).max(),
+        lambda d: (torch.ones(2, device=d) * 1j).sign(),
+        lambda d: (torch.ones(2, device=d) * 1j).floor(),
+        lambda d: (torch.ones(2, device=d) * 1j).sort(),
+        lambda d: (torch.ones(2, device=d) * 1j).softmax(0),
     ],
 )
 def test_refused_as_on_the_cpu(make: object) -> None:
@@ -123,3 +154,90 @@ def test_a_resized_out_follows_the_order_of_the_inputs(name: str) -> None:
     out = getattr(torch, name)(*moved, out=torch.empty(0, device=D))
     assert out.stride() == expected.stride() != expected.contiguous().stride()
     assert torch.equal(out.cpu(), expected)
+
+
+def test_numbers_are_checked_when_the_plan_is_known() -> None:
+    x = torch.zeros(3, device=D)
+    draws = [
+        lambda low, high: x.uniform_(low, high),
+        lambda low, high: x.normal_(0.0, high - low),
+        lambda low, high: x.random_(int(low), int(high)),
+    ]
+    for draw in draws:
+        draw(0.0, 1.0)
+        with pytest.raises(RuntimeError):
+            draw(2.0, 1.0)
+        draw(0.0, 2.0)
+    small = torch.zeros(3, dtype=torch.uint8, device=D)
+    small.fill_(255)
+    with pytest.raises(RuntimeError, match="cannot be converted to type uint8_t without overflow"):
+        small.fill_(256)
+    assert small.tolist() == [255] * 3
+
+
+def test_asking_the_cpu_draws_nothing_from_its_generator() -> None:
+    torch.manual_seed(0)
+    expected = torch.rand(3)
+    torch.manual_seed(0)
+    torch.ones(5, device=D).normal_(0.5, 0.25)
+    with pytest.raises(RuntimeError):
+        torch.multinomial(torch.ones(3, device=D), 5)
+    assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.parametrize("name", ["addmm", "addmv", "baddbmm", "addbmm"])
+def test_integer_products_take_the_integer_part_of_alpha_and_beta(name: str) -> None:
+    shapes = {
+        "addmm": ((2, 2), (2, 2), (2, 2)),
+        "addmv": ((2,), (2, 2), (2,)),
+        "baddbmm": ((1, 2, 2),) * 3,
+        "addbmm": ((2, 2), (1, 2, 2), (1, 2, 2)),
+    }
+    arguments = [torch.ones(shape, dtype=torch.int64) for shape in shapes[name]]
+    got = getattr(torch, name)(*(a.to(D) for a in arguments), beta=1.7, alpha=2.5)
+    assert torch.equal(got.cpu(), getattr(torch, name)(*arguments, beta=1.7, alpha=2.5))
+
+
+def test_shifts_of_bools_by_numbers() -> None:
+    x = torch.tensor([True, False])
+    assert torch.equal((x.to(D) << 2).cpu(), x << 2)
+    assert (x.to(D) << 2).dtype == (x << 2).dtype
+
+
+def test_results_without_a_dtype_in_xla_fall_back() -> None:
+    x = torch.ones(2, dtype=torch.half)
+    with torch.tpu.set_fallback("allow"):
+        got = torch.complex(x.to(D), x.to(D)).cpu()
+    torch.testing.assert_close(got, torch.complex(x, x))
+
+
+def test_minus_zero_stays_where_the_cpu_keeps_it() -> None:
+    x = torch.tensor([-0.0, 0.0, float("nan"), -1.0])
+    for f in (torch.relu, lambda t: t.clamp(min=0), lambda t: t.clamp(max=0), lambda t: F.hardtanh(t, 0, 6)):
+        assert torch.equal(torch.signbit(f(x.to(D))).cpu(), torch.signbit(f(x)))
+
+
+@pytest.mark.parametrize("options", [{}, {"stride": 2, "padding": 1, "output_padding": 1}, {"groups": 2}])
+def test_transposed_convolution_of_integers(options: dict[str, int]) -> None:
+    x, w = torch.randint(-9, 9, (2, 4, 5, 6)), torch.randint(-9, 9, (4, 3, 2, 3))
+    got = F.conv_transpose2d(x.to(D), w.to(D), **options)
+    assert torch.equal(got.cpu(), F.conv_transpose2d(x, w, **options))
+
+
+def test_histogramdd_and_unique_of_unsigned() -> None:
+    x = torch.rand(5, 2)
+    got, expected = torch.histogramdd(x.to(D), [2, 3]), torch.histogramdd(x, [2, 3])
+    torch.testing.assert_close(got.hist.cpu(), expected.hist)
+    torch.testing.assert_close([e.cpu() for e in got.bin_edges], list(expected.bin_edges))
+    assert torch.unique(torch.tensor([3, 1, 3], dtype=torch.uint16, device=D)).tolist() == [1, 3]
+
+
+def test_process_ends_while_an_event_waits() -> None:
+    script = """
+        import torch
+        x, event = torch.rand(1500, 1500, device="tpu"), torch.tpu.Event(enable_timing=True)
+        for _ in range(20):
+            x = x @ x
+        event.record()
+        """
+    run(script)

@@ -21,6 +21,7 @@ def snapshot() -> dict[str, Any]:
     """All counters since the last reset.
 
     ops: op calls that reached the device. plan_hits, plan_misses: by their plans. programs_run: executions.
+    programs_dropped: programs unloaded, as a process can hold only so many; loaded again when called.
     programs_compiled, compile_seconds: by XLA in this process, tracing included. disk_hits: programs loaded
     from the on-disk cache. fallbacks: {op: calls that ran on the CPU}. synchronizations: times the host
     waited for the device; synchronization_lines: {(file, line): times}. bytes_to_device, bytes_from_device:

@@ -105,7 +105,8 @@ def test_second_process_needs_no_tracing_and_may_use_another_device(cache_dir: P
 def test_second_process_runs_what_calls_lapack(cache_dir: Path) -> None:
     script = """
         import torch, torch_tpu
-        print(torch.linalg.det(torch.eye(3, device="tpu") * 2).item(), torch.tpu.metrics.snapshot()["programs_compiled"])
+        det = torch.linalg.det(torch.eye(3, device="tpu") * 2).item()
+        print(det, torch.tpu.metrics.snapshot()["programs_compiled"])
         """
     environment = {"TORCH_TPU_PLATFORM": "cpu", "TORCH_TPU_CACHE_DIR": str(cache_dir)}
     first, second = (run(script, **environment).split() for _ in range(2))
@@ -236,3 +237,28 @@ def test_program_that_calls_back_is_not_stored(cache_dir: Path) -> None:
     program = compiler.compile_program(calling, [((4,), np.float32)], cache_key="callback")
     np.testing.assert_array_equal(np.asarray(program(transfer.to_device(torch.ones(4)))), [2, 2, 2, 2])
     assert not cache_dir.exists() or entries(cache_dir) == []
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_process_may_use_more_programs_than_it_can_hold(cache_dir: Path, enabled: bool) -> None:
+    script = """
+        import threading, torch
+        from torch_tpu.runtime import executable
+        executable.most_loaded = lambda: 8
+
+        def use():
+            for i in [*range(1, 12)] * 2:
+                assert (torch.ones(i, device="tpu") * 2 + 1).sum().item() == 3 * i
+                x = torch.zeros(i, device="tpu")
+                x.add_(1)
+                assert x.tolist() == [1] * i
+
+        threads = [threading.Thread(target=use) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        print(torch.tpu.metrics.snapshot()["programs_dropped"])
+        """
+    environment = {"TORCH_TPU_CACHE_DIR": str(cache_dir), "TORCH_TPU_CACHE": str(int(enabled))}
+    assert int(run(script, TORCH_TPU_PLATFORM="cpu", **environment)) > 40

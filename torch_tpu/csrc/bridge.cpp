@@ -143,7 +143,7 @@ void run_host(Call& call, const Plan& plan) {
   std::vector<c10::IValue> results;
   python(call, [&] {
     const auto returns = call.entry.schema.returns();
-    py::object result = py::reinterpret_borrow<py::object>(plan.callable)(*py::tuple(plain_arguments(call)));
+    py::object result = py::reinterpret_borrow<py::object>(plan.function)(*py::tuple(plain_arguments(call)));
     if (returns.size() == 1) {
       results.push_back(torch::jit::toIValue(result, returns[0].real_type()));
     } else {
@@ -160,6 +160,11 @@ void run_host(Call& call, const Plan& plan) {
 void check_arguments(Call& call) {
   Gil gil;
   python(call, [&] { return miss().attr("check")(call.entry.name, plain_arguments(call)), true; });
+}
+
+void ask_numbers(Call& call) {
+  Gil gil;
+  python(call, [&] { return miss().attr("check_numbers")(call.entry.name, Tree(call).arguments()), true; });
 }
 
 void announce_fallback(Call& call) {

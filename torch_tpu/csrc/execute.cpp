@@ -12,6 +12,8 @@
 #include "python_error.h"
 #include "storage.h"
 
+namespace py = pybind11;
+
 namespace torch_tpu {
 namespace {
 
@@ -57,13 +59,16 @@ void store(Call& call, const Plan& plan, Fresh& fresh, size_t result, PyObject* 
 }
 
 // Calls the program with `arguments` (one free word lies before them): new references, or empty with a
-// Python error set.
+// Python error set. Another thread may drop the program meanwhile.
 c10::SmallVector<PyObject*, 4> results_of(const Plan& plan, PyObject** arguments, size_t count,
                                           bool on_device) {
   c10::SmallVector<PyObject*, 4> results;
-  if (plan.execute == nullptr || !on_device) {
-    PyObject* result = PyObject_Vectorcall(plan.callable, arguments, count | PY_VECTORCALL_ARGUMENTS_OFFSET,
-                                           nullptr);
+  const auto call = py::reinterpret_borrow<py::object>(plan.program->call);
+  const auto execute = py::reinterpret_borrow<py::object>(plan.program->execute);
+  const auto handlers = py::reinterpret_borrow<py::object>(plan.program->handlers);
+  if (!execute || !on_device) {
+    PyObject* result =
+        PyObject_Vectorcall(call.ptr(), arguments, count | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
     if (result == nullptr) return results;
     if (plan.results.size() == 1) {
       results.push_back(result);
@@ -82,10 +87,10 @@ c10::SmallVector<PyObject*, 4> results_of(const Plan& plan, PyObject** arguments
     Py_INCREF(arguments[i]);
     PyList_SET_ITEM(list, static_cast<Py_ssize_t>(i), arguments[i]);
   }
-  PyObject* executed = PyObject_CallOneArg(plan.execute, list);
+  PyObject* executed = PyObject_CallOneArg(execute.ptr(), list);
   Py_DECREF(list);
   if (executed == nullptr) return results;
-  PyObject* consume_arguments[] = {executed, plan.handlers};
+  PyObject* consume_arguments[] = {executed, handlers.ptr()};
   PyObject* arrays = PyObject_VectorcallMethod(consume, consume_arguments, 2, nullptr);
   Py_DECREF(executed);
   if (arrays == nullptr) return results;
@@ -97,11 +102,13 @@ c10::SmallVector<PyObject*, 4> results_of(const Plan& plan, PyObject** arguments
   return results;
 }
 
-void run_program(Call& call, const Plan& plan, Fresh& fresh) {
+// False where the program was dropped.
+bool run_program(Call& call, const Plan& plan, Fresh& fresh) {
   const NoGil no_gil;
   std::lock_guard<std::recursive_mutex> values(values_mutex(call.device));
   Gil gil;
   drain_released();
+  if (C10_UNLIKELY(plan.program->call == nullptr)) return false;
   c10::SmallVector<PyObject*, 17> arguments;
   arguments.push_back(nullptr);  // room that the vectorcall protocol may use
   for (size_t i = 0; i < plan.inputs.size(); ++i) arguments.push_back(input_array(call, plan, i));
@@ -116,6 +123,7 @@ void run_program(Call& call, const Plan& plan, Fresh& fresh) {
   auto* record_made = eager_mode() == EagerMode::Debug ? &made : nullptr;
   for (size_t i = 0; i < results.size(); ++i) store(call, plan, fresh, i, results[i], record_made);
   if (record_made != nullptr) wait_for(made);
+  return true;
 }
 
 c10::IValue returned(Call& call, const Plan& plan, Fresh& fresh, size_t& next) {
@@ -152,6 +160,7 @@ void count_versions(Call& call) {
 }  // namespace
 
 void execute(Call& call, const Plan& plan) {
+  check_numbers(call, plan);
   for (const auto& resize : plan.resizes) {
     const auto& out = call.argument(resize.argument).toTensor();
     at::native::resize_output(out, resize.sizes);
@@ -165,7 +174,9 @@ void execute(Call& call, const Plan& plan) {
   }
   Fresh fresh;
   for (const auto& meta : plan.fresh) fresh.push_back(make_tensor(meta, call.device));
-  if (!plan.results.empty()) run_program(call, plan, fresh);
+  if (!plan.results.empty()) {
+    while (!run_program(call, plan, fresh)) reload(call, plan);
+  }
   count_versions(call);
   c10::SmallVector<c10::IValue, 4> results;
   for (size_t next = 0; next < plan.returns.size();) results.push_back(returned(call, plan, fresh, next));

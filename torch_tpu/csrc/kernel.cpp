@@ -122,6 +122,11 @@ const Plan* known_plan(Call& call) {
   return family.dynamic != nullptr && offsets_fit(*family.dynamic, call) ? family.dynamic : nullptr;
 }
 
+void keep(Plan& plan) {
+  Gil gil;
+  if (plan.program->call != nullptr) keep_program(*plan.program);
+}
+
 const Plan* new_plan(Call& call) {
   check_device(call.device);
   // A waiting thread must not hold the GIL, which the building one needs.
@@ -133,6 +138,7 @@ const Plan* new_plan(Call& call) {
   const auto family = call.entry.family(any_offset);
   const bool dynamic = !call.offset_words.empty() && family.distinct >= 2 && family.dynamic == nullptr;
   auto plan = build_plan(call, dynamic);
+  keep(*plan);
   if (plan->offsets) return call.entry.insert_dynamic(any_offset, std::move(plan));
   if (!call.offset_words.empty()) call.entry.count_offset(any_offset);
   return call.entry.insert(call.key, std::move(plan));
@@ -148,6 +154,16 @@ OpEntry& entry_of(const c10::OperatorHandle& op) {
   auto& entry = (*entries)[name];
   if (!entry) entry = std::make_unique<OpEntry>(op.schema());
   return *entry;
+}
+
+void reload(Call& call, const Plan& plan) {
+  const NoGil no_gil;
+  std::lock_guard<std::recursive_mutex> lock(call.entry.building);
+  const auto again = build_plan(call, plan.offsets);
+  Gil gil;
+  if (plan.program->call != nullptr) return;  // another thread was faster
+  std::swap(*plan.program, *again->program);
+  keep_program(*plan.program);
 }
 
 void run_op(OpEntry& entry, const c10::OperatorHandle& op, torch::jit::Stack& stack) {

@@ -21,11 +21,17 @@ void execute(Call& call, const Plan& plan);
 
 // A plan for a call whose key is not known: asks eager/miss.py. bridge.cpp
 std::unique_ptr<Plan> build_plan(Call& call, bool dynamic_offsets);
+// Loads the program of a plan again that was dropped. kernel.cpp
+void reload(Call& call, const Plan& plan);
 // Runs a Python function of torch tensors for a call. bridge.cpp
 void run_host(Call& call, const Plan& plan);
 // Raises the pending Python error as it is, with what is known of the call added. The GIL must be held.
 // bridge.cpp
 [[noreturn]] void raise_python_error(Call* call);
+// Raises what the CPU raises for the values of a call's numbers. numbers.cpp
+void check_numbers(Call& call, const Plan& plan);
+// Asks the CPU's kernel whether it takes the numbers of a call; raises its error. bridge.cpp
+void ask_numbers(Call& call);
 // Debug Eager's checks of the arguments on the host. bridge.cpp
 void check_arguments(Call& call);
 // Counts, and warns of or refuses, a run on the CPU. bridge.cpp

@@ -63,6 +63,7 @@ py::dict snapshot() {
   result["plan_hits"] = m.plan_hits.load();
   result["plan_misses"] = m.plan_misses.load();
   result["programs_run"] = m.programs_run.load();
+  result["programs_dropped"] = m.programs_dropped.load();
   result["values_shared"] = m.values_shared.load();
   result["values_copied"] = m.values_copied.load();
   result["bytes_to_device"] = m.bytes_to_device.load();
@@ -76,8 +77,8 @@ py::dict snapshot() {
 
 void reset() {
   auto& m = metrics();
-  for (auto* counter : {&m.ops, &m.plan_hits, &m.plan_misses, &m.programs_run, &m.values_shared,
-                        &m.values_copied, &m.bytes_to_device, &m.bytes_from_device}) {
+  for (auto* counter : {&m.ops, &m.plan_hits, &m.plan_misses, &m.programs_run, &m.programs_dropped,
+                        &m.values_shared, &m.values_copied, &m.bytes_to_device, &m.bytes_from_device}) {
     counter->store(0);
   }
   fallbacks().clear();

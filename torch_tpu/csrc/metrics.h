@@ -9,8 +9,8 @@
 namespace torch_tpu {
 
 struct Metrics {
-  std::atomic<uint64_t> ops{0}, plan_hits{0}, plan_misses{0}, programs_run{0}, values_shared{0},
-      values_copied{0};
+  std::atomic<uint64_t> ops{0}, plan_hits{0}, plan_misses{0}, programs_run{0}, programs_dropped{0},
+      values_shared{0}, values_copied{0};
   std::atomic<uint64_t> bytes_to_device{0}, bytes_from_device{0};
 };
 Metrics& metrics();

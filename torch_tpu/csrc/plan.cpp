@@ -5,6 +5,9 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/Dtype.h>
 
+#include <deque>
+
+#include "metrics.h"
 #include "python_error.h"
 
 namespace py = pybind11;
@@ -101,6 +104,22 @@ const Plan* OpEntry::insert_dynamic(KeyView key, std::unique_ptr<Plan> plan) {
   return families_[key.vec()].dynamic = dynamic_plans_.back().get();
 }
 
+void keep_program(LoadedProgram& program) {
+  static auto* loaded = new std::deque<LoadedProgram*>();
+  static const auto most =
+      py::module_::import("torch_tpu.runtime.executable").attr("most_loaded")().cast<size_t>();
+  if (loaded->size() >= most) {
+    for (size_t i = 0; i <= most / 4; ++i) {
+      Py_CLEAR(loaded->front()->call);
+      Py_CLEAR(loaded->front()->execute);
+      Py_CLEAR(loaded->front()->handlers);
+      loaded->pop_front();
+      metrics().programs_dropped += 1;
+    }
+  }
+  loaded->push_back(&program);
+}
+
 std::unique_ptr<Plan> parse_plan(PyObject* object) {
   const auto spec = py::reinterpret_borrow<py::object>(object);
   auto plan = std::make_unique<Plan>();
@@ -108,14 +127,14 @@ std::unique_ptr<Plan> parse_plan(PyObject* object) {
   if (plan->kind == Plan::Kind::Fallback) return plan;
   const py::object callable = spec.attr("callable");
   if (plan->kind == Plan::Kind::Host) {
-    plan->callable = py::object(callable).release().ptr();
+    plan->function = py::object(callable).release().ptr();
     return plan;
   }
   if (!callable.is_none()) {  // none: a program without results
-    plan->callable = py::object(callable.attr("call")).release().ptr();
+    plan->program->call = py::object(callable.attr("call")).release().ptr();
     if (!callable.attr("execute").is_none()) {
-      plan->execute = py::object(callable.attr("execute")).release().ptr();
-      plan->handlers = py::object(callable.attr("handlers")).release().ptr();
+      plan->program->execute = py::object(callable.attr("execute")).release().ptr();
+      plan->program->handlers = py::object(callable.attr("handlers")).release().ptr();
     }
   }
   plan->inputs = spec.attr("inputs").cast<std::vector<uint32_t>>();
@@ -137,6 +156,12 @@ std::unique_ptr<Plan> parse_plan(PyObject* object) {
        spec.attr("offset_rules").cast<std::vector<std::tuple<uint32_t, int64_t, int64_t, int64_t>>>()) {
     plan->offset_rules.push_back({leaf, stride, size, start});
   }
+  for (const auto& item : spec.attr("fits")) {
+    const auto fields = py::reinterpret_borrow<py::tuple>(item);
+    plan->fits.push_back(
+        {fields[0].cast<uint32_t>(), reinterpret_cast<THPDtype*>(fields[1].ptr())->scalar_type});
+  }
+  if (spec.attr("asks").cast<bool>()) plan->accepted = std::make_unique<AcceptedNumbers>();
   return plan;
 }
 

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -43,18 +44,41 @@ struct OffsetRule {
   int64_t stride, size, max_start;
 };
 
+// A number argument that must be representable in `dtype`.
+struct Fit {
+  uint32_t argument;
+  c10::ScalarType dtype;
+};
+
+// Run-time numbers that the CPU's own kernel has accepted.
+class AcceptedNumbers {
+ public:
+  bool contains(c10::ArrayRef<uint32_t> words);
+  void insert(c10::ArrayRef<uint32_t> words);
+
+ private:
+  std::mutex mutex_;
+  std::set<std::vector<uint32_t>> words_;
+};
+
 // An `out=` argument whose shape the op sets.
 struct Resize {
   uint32_t argument;
   std::vector<int64_t> sizes, strides;
 };
 
+// A compiled program as Python holds it. Read and written with the GIL held.
+struct LoadedProgram {
+  PyObject* call = nullptr;     // null once it was dropped
+  PyObject* execute = nullptr;  // with `handlers` a cheaper way to run it on device arrays, or null
+  PyObject* handlers = nullptr;
+};
+
 struct Plan {
   enum class Kind : uint8_t { Program, Host, Fallback };
   Kind kind = Kind::Program;
-  PyObject* callable = nullptr;  // immortal, like the plan
-  PyObject* execute = nullptr;   // with `handlers` a cheaper way to run a program on device arrays, or null
-  PyObject* handlers = nullptr;
+  PyObject* function = nullptr;  // of a host op; immortal, like the plan
+  std::unique_ptr<LoadedProgram> program = std::make_unique<LoadedProgram>();
   std::vector<uint32_t> inputs;  // storage slots, in the order of the program's parameters
   std::vector<bool> donated;     // by input
   bool packed = false;           // the last parameter is the packed run-time data:
@@ -65,6 +89,8 @@ struct Plan {
   std::vector<Return> returns;
   std::vector<Resize> resizes;
   std::vector<OffsetRule> offset_rules;
+  std::vector<Fit> fits;
+  std::unique_ptr<AcceptedNumbers> accepted;  // null: any number will do
 };
 
 // What the lowering table says of an op; asked once, at its first call.
@@ -121,6 +147,10 @@ class OpEntry {
   std::atomic<bool> policy_known_{false};
   Policy policy_;
 };
+
+// Counts a program among the loaded ones. A process can hold only so many: the oldest are dropped, and loaded
+// again when they are next called. The GIL must be held.
+void keep_program(LoadedProgram& program);
 
 // Reads a Plan from the object that eager/miss.py returns. The GIL must be held.
 std::unique_ptr<Plan> parse_plan(PyObject* spec);

@@ -15,8 +15,8 @@ extern std::atomic<bool> profiling;
 int64_t monotonic_ns();
 inline int64_t profiling_start() { return profiling.load(std::memory_order_relaxed) ? monotonic_ns() : 0; }
 
-// Notes a program that was started at `start` (of profiling_start) and gave the arrays `results`. The GIL must
-// be held.
+// Notes a program that was started at `start` (of profiling_start) and gave the arrays `results`. The GIL
+// must be held.
 void profile_program(const std::string& name, c10::DeviceIndex device, int64_t start,
                      c10::ArrayRef<PyObject*> results);
 

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from torch_tpu.eager.forms import Form, form
 from torch_tpu.eager.metadata import Arguments
-from torch_tpu.eager.program import TensorLeaf, leaves
+from torch_tpu.eager.program import NumberLeaf, TensorLeaf, leaves
 
 #: Ops that refuse tensors of several dtypes only where they compute, so that meta kernels let them pass.
 _STRICT = frozenset(  # fmt: skip
@@ -88,7 +88,15 @@ _MOST_BYTES = 1 << 28  # of arguments that are made on the host to ask the CPU
 
 def better(which: Form, args: list[Any], error: Exception) -> Exception:
     """The CPU's error for this call, or `error` where the CPU has none."""
-    return _asked(which, args) or error
+    return _ask(which, args)[1] or error
+
+
+def accepted(which: Form, args: list[Any], error: Exception) -> Any:
+    """The CPU's results on zeros, where a meta kernel refuses what the CPU takes; else raises its error."""
+    results, refusal = _ask(which, args)
+    if refusal is not None or results is None:
+        raise refusal or error
+    return results
 
 
 def check_dtypes(which: Form, args: list[Any]) -> None:
@@ -97,11 +105,27 @@ def check_dtypes(which: Form, args: list[Any]) -> None:
     found = [leaf.dtype for leaf in leaves(args) if isinstance(leaf, TensorLeaf)]
     mixed = base in _STRICT and len(set(found)) > 1
     inexact = all(dtype.is_floating_point or dtype.is_complex for dtype in found)
-    if mixed or (base in _INEXACT and not inexact):
-        error = _asked(which, args)
-        # What the CPU lacks for a floating dtype, we may have.
-        if error is not None and not (inexact and "not implemented for" in str(error)):
+    scaled = base in ("add", "sub", "rsub") and _has_odd_alpha(which, args)
+    imaginary = any(dtype.is_complex for dtype in found)  # they have no order
+    if mixed or scaled or imaginary or (base in _INEXACT and not inexact):
+        error = _ask(which, args)[1]
+        if error is not None and _concerns_dtypes(error, found):
             raise error
+
+
+def _concerns_dtypes(error: Exception, found: list[torch.dtype]) -> bool:
+    """False where we may have what the CPU lacks for these dtypes, and where it refuses zeros."""
+    lacks = "not implemented for" in str(error)
+    if any(dtype.is_complex for dtype in found):
+        return lacks or "omplex" in str(error)
+    usual = all(dtype in _NAMES for dtype in found)
+    return not lacks or (usual and not all(dtype.is_floating_point for dtype in found))
+
+
+def _has_odd_alpha(which: Form, args: list[Any]) -> bool:
+    """True where `alpha` is no integer, which not every dtype takes."""
+    named = zip(which.op._schema.arguments, args, strict=True)
+    return any(a.name == "alpha" and isinstance(v, NumberLeaf) and v.kind != "i" for a, v in named)
 
 
 def check_cast(which: Form, meta: Arguments) -> None:
@@ -119,15 +143,15 @@ def check_cast(which: Form, meta: Arguments) -> None:
             )
 
 
-def _asked(which: Form, args: list[Any]) -> Exception | None:
+def _ask(which: Form, args: list[Any]) -> tuple[Any, Exception | None]:
+    """The CPU's results on zeros and its error: one of the two, or neither where it is not asked."""
     tensors = [leaf for leaf in leaves(args) if isinstance(leaf, TensorLeaf)]
-    seeded = torch.Tag.nondeterministic_seeded in which.op.tags  # would advance the CPU's generator
-    if seeded or sum(leaf.nbytes for leaf in tensors) > _MOST_BYTES:
-        return None
+    if sum(leaf.nbytes for leaf in tensors) > _MOST_BYTES:
+        return None, None
     try:
-        with warnings.catch_warnings():
+        # What draws random numbers must not advance the CPU's generator.
+        with torch.random.fork_rng(devices=()), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            Arguments(args, "cpu").call(which)
+            return Arguments(args, "cpu").call(which), None
     except Exception as error:
-        return error.with_traceback(None)
-    return None
+        return None, error.with_traceback(None)

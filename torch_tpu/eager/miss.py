@@ -12,7 +12,7 @@ import jax
 import torch
 
 from torch_tpu import dtypes
-from torch_tpu.eager import cpu_errors, log, metadata, overlap
+from torch_tpu.eager import cpu_errors, log, metadata, numbers, overlap
 from torch_tpu.eager.errors import announce_fallback, explain
 from torch_tpu.eager.forms import Form, form, overload
 from torch_tpu.eager.program import FreshTensor, NumberLeaf, Program, TensorLeaf, flatten, leaves, map_leaves
@@ -20,7 +20,16 @@ from torch_tpu.lowering import checks, data_dependent, decompositions, graph, re
 from torch_tpu.lowering.normalization import SILENT_WRITES
 from torch_tpu.runtime import compiler
 
-__all__ = ["NumberLeaf", "TensorLeaf", "announce_fallback", "build", "check", "explain", "policy"]
+__all__ = [
+    "NumberLeaf",
+    "TensorLeaf",
+    "announce_fallback",
+    "build",
+    "check",
+    "check_numbers",
+    "explain",
+    "policy",
+]
 
 #: Ops whose index tensors may be on the CPU, as on every device.
 _MOVES_HOST = frozenset(
@@ -83,11 +92,16 @@ class PlanSpec:
     returns: list[tuple[int, int]] = field(default_factory=list)
     resizes: list[tuple[int, tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
     offset_rules: list[tuple[int, int, int, int]] = field(default_factory=list)
+    fits: list[tuple[int, torch.dtype]] = field(default_factory=list)
+    asks: bool = False
 
 
 def check(name: str, args: Sequence[Any]) -> None:
     """Debug Eager: raise what the CPU raises for indices out of range."""
     checks.CHECKS[form(name).name or name](*args)
+
+
+check_numbers = numbers.check
 
 
 def build(name: str, args: list[Any], device: int, offsets: list[int] | None) -> PlanSpec:
@@ -181,6 +195,8 @@ class _Build:
             result = metadata.run(self.form, meta)
         except metadata.NoMetadata:
             return self._without_metadata(compute)
+        except Exception as error:
+            result = cpu_errors.accepted(self.form, self.args, error)
         resized = [
             i
             for i in self.form.outs
@@ -192,12 +208,14 @@ class _Build:
         if self.form.in_place and self.name not in _FILLS and not self.random:
             cpu_errors.check_cast(self.form, meta)
         self._read_returns(result)
+        if any(meta.dtype not in dtypes.JAX_DTYPE for meta in self.fresh):
+            return PlanSpec("fallback")
         return self._compiled(compute)
 
     def _resized(self, meta: metadata.Arguments) -> list[Any]:
-        """The arguments after the call. Meta kernels resize to contiguous, the CPU follows the inputs' order."""
-        ordered = all(leaf.tensor.is_contiguous() for leaf in leaves(self.args) if isinstance(leaf, TensorLeaf))
-        if ordered or self.random:
+        """The arguments after the call: meta kernels resize to contiguous, the CPU in the inputs' order."""
+        tensors = [leaf.tensor for leaf in leaves(self.args) if isinstance(leaf, TensorLeaf)]
+        if self.random or all(tensor.is_contiguous() for tensor in tensors):
             return meta.args
         cpu = metadata.Arguments(self.args, "cpu")
         try:
@@ -245,6 +263,8 @@ class _Build:
             shapes = jax.eval_shape(
                 probe.results, *(jax.ShapeDtypeStruct(*spec) for spec in probe.in_specs())
             )
+        if len(self.form.op._schema.returns) == 1 and "List" in str(self.form.op._schema.returns[0].type):
+            self.returns.append((Kind.LIST, len(shapes)))
         for shape in shapes:
             self.kept.append(shape is not None)
             if shape is None:
@@ -298,7 +318,8 @@ class _Build:
             jax.eval_shape(lambda *p: written.extend(probe.results(*p)[count:]), *specs)
         names = [a.name for a in self.arguments]
         present = [names.index(name) for name in silent if self.args[names.index(name)] is not None]
-        return present if written else []
+        declared = [leaf for i in self.form.written for leaf in leaves([self.args[i]])]
+        return present if len(written) > len(declared) else []
 
     # --- the computation ------------------------------------------------------------------------
 
@@ -377,6 +398,8 @@ class _Build:
             results=[*range(len(self.fresh)), *(~slot for slot in program.written_slots)],
             returns=[(int(kind), index) for kind, index in self.returns],
             offset_rules=self._offset_rules(program),
+            fits=numbers.fits(self.form, self.args, self._result_dtype(program)),
+            asks=numbers.asks(self.form, self.args),
         )
         if not spec.results:
             return spec
@@ -385,6 +408,11 @@ class _Build:
             cache_key=self.key, extra=spec,
         )  # fmt: skip
         return dataclasses.replace(spec, callable=callable_)
+
+    def _result_dtype(self, program: Program) -> torch.dtype | None:
+        if self.fresh:
+            return self.fresh[0].dtype
+        return program.written[0].dtype if program.written else None
 
     def _offset_rules(self, program: Program) -> list[tuple[int, int, int, int]]:
         rules = []

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import torch
 
 from torch_tpu import dtypes
-from torch_tpu.lowering.pointwise import unary, wide
+from torch_tpu.lowering.pointwise import clamp, unary, wide
 from torch_tpu.lowering.registry import lower
 
 Array = jax.Array
@@ -19,7 +19,7 @@ Array = jax.Array
 
 unary(
     {
-        "relu": lambda x: jnp.maximum(x, 0),
+        "relu": lambda x: jnp.where(x < 0, 0, x),  # -0 and NaN stay
         "hardsigmoid": lambda x: jnp.clip(x + 3, 0, 6) / 6,
         "hardswish": lambda x: x * jnp.clip(x + 3, 0, 6) / 6,
     },
@@ -40,7 +40,7 @@ def hardswish_backward(grad_output: Array, self: Array) -> Array:
 
 @lower("aten::hardtanh", promote="default")
 def hardtanh(self: Array, min_val: Any = -1, max_val: Any = 1) -> Array:
-    return jnp.minimum(jnp.maximum(self, min_val), max_val)
+    return clamp(self, min_val, max_val)
 
 
 @lower("aten::hardtanh_backward", promote="default")

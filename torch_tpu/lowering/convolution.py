@@ -199,8 +199,28 @@ def image_gradient(grad: jax.Array, w: jax.Array, shape: Sequence[int], geometry
     """The gradient of `conv` by an image of `shape`."""
     if _on_cpu() and _is_depthwise(w, geometry):
         return _depthwise_image_gradient(grad, w, shape, geometry)
+    if not jnp.issubdtype(grad.dtype, jnp.inexact):
+        return _exact_image_gradient(grad, w, shape, geometry)
     image = jax.ShapeDtypeStruct(tuple(shape), grad.dtype)
     return jax.linear_transpose(lambda x: conv(x, w, geometry), image)(grad)[0]
+
+
+def _exact_image_gradient(
+    grad: jax.Array, w: jax.Array, shape: Sequence[int], geometry: Geometry
+) -> jax.Array:
+    """For integers, which JAX does not transpose: each kernel position adds to the elements that it met."""
+    (n, groups), kernel, out = (grad.shape[0], geometry.groups), w.shape[2:], grad.shape[2:]
+    grad = grad.reshape(n, groups, -1, *out)
+    w = w.reshape(groups, -1, w.shape[1], math.prod(kernel))
+    padded = [size + lo + hi for size, (lo, hi) in zip(shape[2:], geometry.padding, strict=True)]
+    image = jnp.zeros((n, shape[1], *padded), grad.dtype)
+    for i, position in enumerate(itertools.product(*map(range, kernel))):
+        start = [p * d for p, d in zip(position, geometry.dilation, strict=True)]
+        met = (slice(b, b + (m - 1) * s + 1, s) for b, m, s in zip(start, out, geometry.stride, strict=True))
+        part = jnp.einsum("ngo...,goc->ngc...", grad, w[..., i]).reshape(n, shape[1], *out)
+        image = image.at[(slice(None), slice(None), *met)].add(part)
+    inner = (slice(lo, lo + size) for size, (lo, _) in zip(shape[2:], geometry.padding, strict=True))
+    return image[(slice(None), slice(None), *inner)]
 
 
 def kernel_gradient(grad: jax.Array, x: jax.Array, shape: Sequence[int], geometry: Geometry) -> jax.Array:

@@ -18,7 +18,12 @@ def product(equation: str, a: jax.Array, b: jax.Array, dtype: Any = None) -> jax
 
 
 def plus(base: jax.Array, value: jax.Array, beta: Any, alpha: Any) -> jax.Array:
-    """`beta * base + alpha * value`, where beta == 0 hides NaN and infinity in `base`."""
+    """`beta * base + alpha * value`, where beta == 0 hides NaN and infinity in `base`.
+
+    Integers take the integer part of beta and alpha.
+    """
+    if not jnp.issubdtype(value.dtype, jnp.inexact):
+        beta, alpha = dtypes.cast(beta, value.dtype), dtypes.cast(alpha, value.dtype)
     scaled = jnp.where(beta == 0, 0, beta * base.astype(value.dtype))
     return scaled + alpha * value
 

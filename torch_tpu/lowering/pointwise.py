@@ -138,7 +138,7 @@ def pow_number(self: Array, exponent: Any) -> Array:
     """self ** exponent; the exponent shapes the program, so that x ** 2 is x * x as in PyTorch."""
     self = dtypes.cast(self, dtypes.compute_dtype(dtypes.result_type([self, exponent])))
     inexact = jnp.issubdtype(self.dtype, jnp.inexact)
-    if isinstance(exponent, (bool, int, float)):
+    if isinstance(exponent, (bool, int, float)) and self.dtype != jnp.bool_:
         if float(exponent).is_integer() and (-2 <= exponent <= 4 if inexact else exponent >= 0):
             return lax.integer_pow(self, int(exponent))
         if inexact and abs(exponent) == 0.5:
@@ -429,8 +429,11 @@ def where(condition: Array, self: Array, other: Array) -> Array:
 @lower("aten::clamp", "aten::clamp.Tensor", promote="no_opmath")
 def clamp(self: Array, min: Any = None, max: Any = None) -> Array:
     """A NaN bound gives NaN; where min > max the result is max."""
-    raised = self if min is None else jnp.maximum(self, min)
-    return raised if max is None else jnp.minimum(raised, max)
+    if min is not None:  # by comparison: -0 is not raised to 0
+        self = jnp.where((self < min) | (min != min), min, self)
+    if max is not None:
+        self = jnp.where((self > max) | (max != max), max, self)
+    return self
 
 
 @lower("aten::masked_fill.Scalar", "aten::masked_fill.Tensor")

@@ -177,6 +177,8 @@ def stack(tensors: list[jax.Array], dim: int = 0) -> jax.Array:
 
 @lower("aten::_chunk_cat")
 def chunk_cat(tensors: list[jax.Array], dim: int, num_chunks: int) -> jax.Array:
+    dim %= tensors[0].ndim
+
     def chunked(x: jax.Array) -> jax.Array:
         missing = -x.shape[dim] % num_chunks
         x = lax.pad(x, jnp.zeros((), x.dtype), [(0, missing if d == dim else 0, 0) for d in range(x.ndim)])

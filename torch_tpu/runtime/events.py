@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import queue
 import threading
 import time
@@ -34,16 +35,21 @@ class _Watcher(threading.Thread):
 
     def __init__(self, device: int) -> None:
         super().__init__(name=f"torch_tpu-events-{device}", daemon=True)
-        self.points: queue.SimpleQueue[tuple[Stamp, list[Any]]] = queue.SimpleQueue()
+        self.points: queue.SimpleQueue[tuple[Stamp, list[Any]] | None] = queue.SimpleQueue()
         self.start()
+        atexit.register(self._end)  # a thread that waits in jaxlib while Python shuts down aborts the process
 
     def run(self) -> None:
-        while True:
-            point, arrays = self.points.get()
+        while (item := self.points.get()) is not None:
+            point, arrays = item
             for array in arrays:
                 _wait(array)
-            del array, arrays
+            del array, arrays, item
             point._set()
+
+    def _end(self) -> None:
+        self.points.put(None)
+        self.join()
 
 
 def _wait(array: Any) -> None:

@@ -11,15 +11,17 @@ Private JAX used here, because no public name gives it (jax 0.10):
   device than the one it was compiled for.
 - `client.deserialize_executable` and `DeviceList`, which that class itself uses, and
   `jax._src.compiler.get_compile_options`: `jax.extend.backend` has it too, but imports Pallas (30 ms).
-- `jaxlib.lapack.prepare_lapack_call`: JAX looks up SciPy's LAPACK when it lowers a program that calls it; a program
-  from the disk is not lowered, and would call a null pointer.
+- `jaxlib.lapack.prepare_lapack_call`: JAX looks up SciPy's LAPACK when it lowers a program that calls it;
+  a program from the disk is not lowered, and would call a null pointer.
 """
 
 from __future__ import annotations
 
 import io
 import pickle
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -28,6 +30,8 @@ from jax._src.compiler import get_compile_options
 from jax._src.lib import xla_client  # type: ignore[attr-defined]
 from jax.experimental import serialize_executable
 from jaxlib import lapack
+
+from torch_tpu.runtime import client
 
 
 class WrongDevice(Exception):
@@ -52,6 +56,15 @@ class Program:
         return self.call(*arrays)
 
 
+def most_loaded() -> int:
+    """How many programs a process may hold. XLA's CPU client maps about four regions of memory for each."""
+    try:
+        regions = int(Path("/proc/sys/vm/max_map_count").read_text())
+    except (OSError, ValueError):
+        return sys.maxsize
+    return regions // 8 if client.platform() == "cpu" else sys.maxsize
+
+
 def _cpp_call(compiled: jax.stages.Compiled) -> Callable[..., Any] | None:
     try:
         return compiled._executable.create_cpp_call(compiled._params)
@@ -61,7 +74,8 @@ def _cpp_call(compiled: jax.stages.Compiled) -> Callable[..., Any] | None:
 
 def _direct(compiled: jax.stages.Compiled) -> tuple[Any, Any]:
     try:
-        last = compiled._executable.unsafe_call
+        executable: Any = compiled._executable
+        last = executable.unsafe_call
         special = last.ordered_effects or last.has_unordered_effects or last.has_host_callbacks or last.mut
         drops_arguments = len(last.kept_var_idx) != len(jax.tree.leaves(compiled.args_info))
         if special or drops_arguments:
