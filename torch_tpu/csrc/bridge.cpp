@@ -157,11 +157,6 @@ void run_host(Call& call, const Plan& plan) {
   for (auto& result : results) call.stack.push_back(std::move(result));
 }
 
-void check_arguments(Call& call) {
-  Gil gil;
-  python(call, [&] { return miss().attr("check")(call.entry.name, plain_arguments(call)), true; });
-}
-
 void ask_numbers(Call& call) {
   Gil gil;
   python(call, [&] { return miss().attr("check_numbers")(call.entry.name, Tree(call).arguments()), true; });

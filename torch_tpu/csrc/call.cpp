@@ -67,7 +67,8 @@ bool same_number(const c10::IValue& a, const c10::IValue& b) {
 Call::Call(OpEntry& entry, torch::jit::Stack& stack)
     : entry(entry), stack(stack), first(stack.size() - entry.schema.arguments().size()) {
   find_device();
-  key.push_back(context_word(device));
+  const bool bounded = index_checks() && entry.policy().bounded;
+  key.push_back(context_word(device) | static_cast<uint64_t>(bounded) << 24);
   walk();
 }
 

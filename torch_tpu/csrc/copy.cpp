@@ -13,6 +13,7 @@
 #include "packed.h"
 #include "python_error.h"
 #include "storage.h"
+#include "traps.h"
 
 namespace py = pybind11;
 
@@ -135,6 +136,7 @@ struct HostView {
     count_synchronization();
     if (!value) return;
     if (!value->settled) wait_for({value});
+    raise_trapped(record.device, /*all=*/false);
     try {
       const auto view =
           py::reinterpret_steal<py::tuple>(transfer("host_view")(py::handle(value->array)).release());

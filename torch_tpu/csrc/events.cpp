@@ -7,6 +7,7 @@
 #include <string>
 
 #include "python_error.h"
+#include "traps.h"
 
 namespace py = pybind11;
 
@@ -97,6 +98,7 @@ void Event::synchronize() {
   pending_.clear();
   if (stamp_ != nullptr) py::handle(stamp_).attr("wait")();
   wait_for(pending);
+  raise_trapped(device_, /*all=*/false);
 }
 
 int64_t Event::done_ns() {

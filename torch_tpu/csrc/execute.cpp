@@ -11,6 +11,7 @@
 #include "profiler.h"
 #include "python_error.h"
 #include "storage.h"
+#include "traps.h"
 
 namespace py = pybind11;
 
@@ -70,11 +71,12 @@ c10::SmallVector<PyObject*, 4> results_of(const Plan& plan, PyObject** arguments
     PyObject* result =
         PyObject_Vectorcall(call.ptr(), arguments, count | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
     if (result == nullptr) return results;
-    if (plan.results.size() == 1) {
+    const size_t count = plan.results.size() + (plan.bounds.empty() ? 0 : 1);
+    if (count == 1) {
       results.push_back(result);
       return results;
     }
-    for (size_t i = 0; i < plan.results.size(); ++i) {
+    for (size_t i = 0; i < count; ++i) {
       results.push_back(PySequence_GetItem(result, static_cast<Py_ssize_t>(i)));
     }
     Py_DECREF(result);
@@ -102,6 +104,20 @@ c10::SmallVector<PyObject*, 4> results_of(const Plan& plan, PyObject** arguments
   return results;
 }
 
+// Debug Eager: waits for the results; errors are raised as this call's.
+void finish(Call& call, const std::vector<ValuePtr>& made) {
+  wait_for(made);
+  try {
+    raise_trapped(call.device, /*all=*/true);
+    return;
+  } catch (const c10::IndexError& error) {
+    PyErr_SetString(PyExc_IndexError, error.what_without_backtrace());
+  } catch (const c10::Error& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what_without_backtrace());
+  }
+  raise_python_error(&call);
+}
+
 // False where the program was dropped.
 bool run_program(Call& call, const Plan& plan, Fresh& fresh) {
   const NoGil no_gil;
@@ -121,8 +137,9 @@ bool run_program(Call& call, const Plan& plan, Fresh& fresh) {
   metrics().programs_run.fetch_add(1, std::memory_order_relaxed);
   std::vector<ValuePtr> made;
   auto* record_made = eager_mode() == EagerMode::Debug ? &made : nullptr;
-  for (size_t i = 0; i < results.size(); ++i) store(call, plan, fresh, i, results[i], record_made);
-  if (record_made != nullptr) wait_for(made);
+  for (size_t i = 0; i < plan.results.size(); ++i) store(call, plan, fresh, i, results[i], record_made);
+  if (!plan.bounds.empty()) add_trap(call.device, results.back(), plan, call.entry.name.c_str());
+  if (record_made != nullptr) finish(call, made);
   return true;
 }
 

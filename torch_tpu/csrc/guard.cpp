@@ -11,6 +11,7 @@
 #include "events.h"
 #include "python_error.h"
 #include "registration.h"
+#include "traps.h"
 #include "value.h"
 
 namespace py = pybind11;
@@ -201,6 +202,7 @@ void synchronize_device(c10::DeviceIndex device) {
   check_device(device);
   Gil gil;
   wait_for(unsettled_values(device));
+  raise_trapped(device, /*all=*/true);
   drain_released();
 }
 

@@ -175,7 +175,6 @@ void run_op(OpEntry& entry, const c10::OperatorHandle& op, torch::jit::Stack& st
     if (C10_LIKELY(plan != nullptr)) {
       metrics().plan_hits.fetch_add(1, std::memory_order_relaxed);
     }
-    if (C10_UNLIKELY(eager_mode() == EagerMode::Debug) && entry.policy().checked) check_arguments(call);
     if (plan == nullptr) plan = new_plan(call);
     if (plan->kind == Plan::Kind::Program) return execute(call, *plan);
     if (plan->kind == Plan::Kind::Host) return run_host(call, *plan);

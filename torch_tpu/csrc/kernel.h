@@ -32,8 +32,6 @@ void run_host(Call& call, const Plan& plan);
 void check_numbers(Call& call, const Plan& plan);
 // Asks the CPU's kernel whether it takes the numbers of a call; raises its error. bridge.cpp
 void ask_numbers(Call& call);
-// Debug Eager's checks of the arguments on the host. bridge.cpp
-void check_arguments(Call& call);
 // Counts, and warns of or refuses, a run on the CPU. bridge.cpp
 void announce_fallback(Call& call);
 

@@ -9,6 +9,7 @@ namespace {
 
 std::atomic<int> current_eager_mode{static_cast<int>(EagerMode::Strict)};
 std::atomic<int> current_fallback{static_cast<int>(Fallback::Warn)};
+std::atomic<int> current_index_checks{1};
 constexpr int kUnset = -1;
 std::atomic<int> process_precision{kUnset};
 
@@ -16,6 +17,8 @@ std::atomic<int> process_precision{kUnset};
 
 EagerMode eager_mode() { return static_cast<EagerMode>(current_eager_mode.load(std::memory_order_relaxed)); }
 Fallback fallback_policy() { return static_cast<Fallback>(current_fallback.load(std::memory_order_relaxed)); }
+
+bool index_checks() { return current_index_checks.load(std::memory_order_relaxed) != 0; }
 
 Precision matmul_precision() {
   const int chosen = process_precision.load(std::memory_order_relaxed);
@@ -35,6 +38,8 @@ void bind_modes(pybind11::module_& m) {
   m.def("exchange_eager_mode", [](int mode) { return current_eager_mode.exchange(mode); });
   m.def("fallback_policy", [] { return current_fallback.load(); });
   m.def("exchange_fallback_policy", [](int policy) { return current_fallback.exchange(policy); });
+  m.def("index_checks", [] { return index_checks(); });
+  m.def("exchange_index_checks", [](int on) { return current_index_checks.exchange(on); });
   m.def("matmul_precision", [] { return static_cast<int>(matmul_precision()); });
   m.def(
       "exchange_precision", [](int precision) { return process_precision.exchange(precision); },

@@ -21,4 +21,7 @@ Fallback fallback_policy();
 enum class Precision : int { Default = 0, High = 1, Highest = 2 };
 Precision matmul_precision();
 
+// Whether programs check their index arguments. Part of the keys of ops that have any.
+bool index_checks();
+
 }  // namespace torch_tpu

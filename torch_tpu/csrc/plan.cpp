@@ -43,7 +43,7 @@ Policy parse_policy(const c10::FunctionSchema& schema, const py::object& spec) {
     policy.dynamic_int.push_back(dynamic_names.contains(name));
   }
   policy.moves_host = spec.attr("moves_host").cast<bool>();
-  policy.checked = spec.attr("checked").cast<bool>();
+  policy.bounded = spec.attr("bounded").cast<bool>();
   return policy;
 }
 
@@ -155,6 +155,10 @@ std::unique_ptr<Plan> parse_plan(PyObject* object) {
   for (const auto& [leaf, stride, size, start] :
        spec.attr("offset_rules").cast<std::vector<std::tuple<uint32_t, int64_t, int64_t, int64_t>>>()) {
     plan->offset_rules.push_back({leaf, stride, size, start});
+  }
+  for (const auto& [index_error, text] :
+       spec.attr("bounds").cast<std::vector<std::pair<bool, std::string>>>()) {
+    plan->bounds.push_back({index_error, text});
   }
   for (const auto& item : spec.attr("fits")) {
     const auto fields = py::reinterpret_borrow<py::tuple>(item);

@@ -50,6 +50,12 @@ struct Fit {
   c10::ScalarType dtype;
 };
 
+// What an index argument is held to; its text names the {place} and the {value} of the first that is not.
+struct Bound {
+  bool index_error;  // else a RuntimeError
+  std::string text;
+};
+
 // Run-time numbers that the CPU's own kernel has accepted.
 class AcceptedNumbers {
  public:
@@ -89,6 +95,7 @@ struct Plan {
   std::vector<Return> returns;
   std::vector<Resize> resizes;
   std::vector<OffsetRule> offset_rules;
+  std::vector<Bound> bounds;  // if any, the program's last result is what it found; see traps.h
   std::vector<Fit> fits;
   std::unique_ptr<AcceptedNumbers> accepted;  // null: any number will do
 };
@@ -98,7 +105,7 @@ struct Policy {
   std::vector<bool> static_number;  // by argument: its number is in the key
   std::vector<bool> dynamic_int;    // by argument: its int is run-time data
   bool moves_host = false;          // CPU tensors among the arguments are moved to the device
-  bool checked = false;             // Debug Eager checks its arguments on the host first
+  bool bounded = false;             // its programs check index arguments
 };
 
 // One op of the dispatcher and its plans.

@@ -47,10 +47,11 @@ from torch_tpu.device.memory import (
 from torch_tpu.device.modes import (
     EagerMode,
     Precision,
-    _set_eager_mode_from_environment,
+    _set_modes_from_environment,
     precision,
     set_eager_mode,
     set_fallback,
+    set_index_checks,
 )
 from torch_tpu.device.random import (
     get_rng_state,
@@ -111,6 +112,7 @@ __all__ = [
     "set_device",
     "set_eager_mode",
     "set_fallback",
+    "set_index_checks",
     "set_per_process_memory_fraction",
     "set_rng_state",
     "set_rng_state_all",
@@ -172,5 +174,5 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
-_set_eager_mode_from_environment()
+_set_modes_from_environment()
 sys.modules[__name__].__class__ = _Module

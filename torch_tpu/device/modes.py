@@ -100,7 +100,19 @@ def set_fallback(policy: str) -> _Setting:
     return _Setting(_C.exchange_fallback_policy, _FALLBACKS.index(policy))
 
 
-def _set_eager_mode_from_environment() -> None:
+def set_index_checks(on: bool) -> _Setting:
+    """Says whether programs look for indices out of range (they do, unless this or the environment says no).
+
+    What they find is raised when the device is next waited for, as the CPU's own IndexError or RuntimeError;
+    in Debug Eager at once. Reads at such an index give NaN (integers: the smallest value); writes there are
+    dropped.
+    """
+    return _Setting(_C.exchange_index_checks, int(on))
+
+
+def _set_modes_from_environment() -> None:
+    if os.environ.get("TORCH_TPU_INDEX_CHECKS") == "0":
+        set_index_checks(False)
     mode = os.environ.get("TORCH_TPU_EAGER_MODE", "").lower()
     if not mode and os.environ.get("TORCH_TPU_DEFER_AND_FUSE") == "1":
         mode = "defer_and_fuse"

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import torch
 
-from torch_tpu import dtypes
+from torch_tpu import _C, dtypes
 from torch_tpu.eager import cpu_errors, log, metadata, numbers, overlap
 from torch_tpu.eager.errors import announce_fallback, explain
 from torch_tpu.eager.forms import Form, form, overload
@@ -25,7 +25,6 @@ __all__ = [
     "TensorLeaf",
     "announce_fallback",
     "build",
-    "check",
     "check_numbers",
     "explain",
     "policy",
@@ -50,7 +49,7 @@ class Policy:
     static_numbers: frozenset[str] | None
     dynamic_ints: frozenset[str]
     moves_host: bool
-    checked: bool
+    bounded: bool
 
 
 def policy(name: str) -> Policy:
@@ -62,7 +61,7 @@ def policy(name: str) -> Policy:
         lowering.static if lowering else None,
         lowering.dynamic if lowering else frozenset(),
         base in _MOVES_HOST,
-        functional in checks.CHECKS,
+        functional in checks.RULES,
     )
 
 
@@ -92,13 +91,9 @@ class PlanSpec:
     returns: list[tuple[int, int]] = field(default_factory=list)
     resizes: list[tuple[int, tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
     offset_rules: list[tuple[int, int, int, int]] = field(default_factory=list)
+    bounds: list[tuple[bool, str]] = field(default_factory=list)
     fits: list[tuple[int, torch.dtype]] = field(default_factory=list)
     asks: bool = False
-
-
-def check(name: str, args: Sequence[Any]) -> None:
-    """Debug Eager: raise what the CPU raises for indices out of range."""
-    checks.CHECKS[form(name).name or name](*args)
 
 
 check_numbers = numbers.check
@@ -125,12 +120,18 @@ def build(name: str, args: list[Any], device: int, offsets: list[int] | None) ->
 
 def _program(which: Form, args: list[Any], name: str, device: int, offsets: list[int] | None) -> PlanSpec:
     cpu_errors.check_dtypes(which, args)
-    key = f"{name} {args!r} {offsets}"
+    rule = _rule(which)
+    key = f"{name} {args!r} {offsets} {rule is not None}"
     known = compiler.load_program(key, device=device, name=name)
     if known is not None:
         program, spec = known
         return dataclasses.replace(spec, callable=program)
-    return _Build(which, args, device, offsets, key).plan()
+    return _Build(which, args, device, offsets, key, rule).plan()
+
+
+def _rule(which: Form) -> checks.Rule | None:
+    """What the op requires of index arguments, where that is checked."""
+    return checks.RULES.get(which.name or "") if _C.index_checks() else None
 
 
 def _computable(args: Any) -> bool:
@@ -170,9 +171,16 @@ class _Build:
     """One plan in the making."""
 
     def __init__(
-        self, which: Form, args: list[Any], device: int, offsets: list[int] | None, key: str
+        self,
+        which: Form,
+        args: list[Any],
+        device: int,
+        offsets: list[int] | None,
+        key: str,
+        rule: checks.Rule | None,
     ) -> None:
         self.form, self.args, self.device, self.offsets, self.key = which, args, device, offsets, key
+        self.rule = rule
         self.arguments = which.op._schema.arguments
         assert which.name is not None
         self.name = which.name
@@ -385,8 +393,9 @@ class _Build:
 
     def _compiled(self, compute: Compute) -> PlanSpec:
         program = Program(
-            self.args, compute, self.fresh, self._written(compute), self._unread(), self.random, self.offsets
-        )
+            self.args, compute, self.fresh, self._written(compute), self._unread(), self.random, self.offsets,
+            self._bounds if self.rule else None,
+        )  # fmt: skip
         donated = program.donated()
         spec = PlanSpec(
             inputs=program.slots,
@@ -398,6 +407,7 @@ class _Build:
             results=[*range(len(self.fresh)), *(~slot for slot in program.written_slots)],
             returns=[(int(kind), index) for kind, index in self.returns],
             offset_rules=self._offset_rules(program),
+            bounds=self._described_bounds(program),
             fits=numbers.fits(self.form, self.args, self._result_dtype(program)),
             asks=numbers.asks(self.form, self.args),
         )
@@ -408,6 +418,15 @@ class _Build:
             cache_key=self.key, extra=spec,
         )  # fmt: skip
         return dataclasses.replace(spec, callable=callable_)
+
+    def _bounds(self, args: list[Any]) -> list[checks.Bound]:
+        assert self.rule is not None
+        return list(self.rule(*self._split(args)[0]))
+
+    def _described_bounds(self, program: Program) -> list[tuple[bool, str]]:
+        with compiler.tracing():
+            found = program.traced_bounds()
+        return [(issubclass(bound.error, IndexError), bound.text) for bound in found]
 
     def _result_dtype(self, program: Program) -> torch.dtype | None:
         if self.fresh:

@@ -11,9 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+from jax.extend.core.primitives import convert_element_type_p
 
 from torch_tpu import dtypes
 from torch_tpu.lowering import strided
+from torch_tpu.lowering.checks import Bound, first_outside
 from torch_tpu.lowering.strided import ViewSpec
 
 #: Words of random state at the head of the packed data.
@@ -82,8 +84,8 @@ class NumberLeaf:
         value = _decode(words[self.index : self.end], self.kind)
         if self.dtype is not None:
             return dtypes.cast(value, self.dtype)
-        python_type = {"i": int, "f": float, "b": bool, "c": complex}[self.kind]
-        return jax.lax.convert_element_type(value, python_type)
+        # Weak types have no public constructor; `lax.convert_element_type(value, float)` is strong.
+        return convert_element_type_p.bind(value, new_dtype=value.dtype, weak_type=True, sharding=None)
 
 
 def _decode(words: jax.Array, kind: str) -> jax.Array:
@@ -150,6 +152,7 @@ class Program:
         of results: first those of `fresh`, then the new contents of `written`.
     unread: indices of tensor leaves whose elements do not matter.
     offsets: indices of the tensor leaves whose storage offset is run-time data, in packed order; or None.
+    bounds: what the arrays in place of leaves are held to. If anything, the last result is what was found.
     """
 
     args: list[Any]
@@ -159,6 +162,7 @@ class Program:
     unread: frozenset[int]
     random: bool
     offsets: list[int] | None
+    bounds: Callable[[list[Any]], list[Bound]] | None = None
 
     def __post_init__(self) -> None:
         found = list(leaves(self.args))
@@ -191,6 +195,22 @@ class Program:
 
     def results(self, *parameters: jax.Array) -> list[Any]:
         """What `compute` gives for these parameters."""
+        words = parameters[-1] if self.packed else None
+        return list(self.compute(self._arguments(parameters), self._key(words)))
+
+    def traced_bounds(self) -> list[Bound]:
+        """The bounds of its arguments, around tracers."""
+        found: list[Bound] = []
+        if self.bounds is not None:
+            specs = [jax.ShapeDtypeStruct(*spec) for spec in self.in_specs()]
+            jax.eval_shape(lambda *p: found.extend(self._bounded(p)), *specs)
+        return found
+
+    def _bounded(self, parameters: Sequence[jax.Array]) -> list[Bound]:
+        return [] if self.bounds is None else self.bounds(self._arguments(parameters))
+
+    def _arguments(self, parameters: Sequence[jax.Array]) -> list[Any]:
+        """The argument tree with arrays in place of leaves."""
         bases = dict(zip(self.slots, parameters, strict=False))
         words = parameters[-1] if self.packed else None
         offsets = self._offsets(words)
@@ -203,7 +223,7 @@ class Program:
                 return jnp.zeros(leaf.spec.sizes, dtypes.storage_dtype(leaf.spec.dtype))
             return strided.read(bases[leaf.slot], leaf.layout_dtype, leaf.spec, offsets.get(leaf.index))
 
-        return list(self.compute(map_leaves(self.args, read), self._key(words)))
+        return map_leaves(self.args, read)
 
     def __call__(self, *parameters: jax.Array) -> list[jax.Array]:
         results = self.results(*parameters)
@@ -218,7 +238,10 @@ class Program:
                 bases.get(leaf.slot), leaf.layout_dtype, leaf.spec, value, offsets.get(leaf.index),
                 layout_sizes=leaf.layout_sizes,
             )  # fmt: skip
-        return fresh + [bases[slot] for slot in self.written_slots]  # type: ignore[misc]
+        found = [first_outside(bound) for bound in self._bounded(parameters)]
+        traps = [jnp.stack(found)] if found else []
+        written = [bases[slot] for slot in self.written_slots]
+        return [*fresh, *written, *traps]  # type: ignore[list-item]
 
     def _offsets(self, words: jax.Array | None) -> dict[int, jax.Array]:
         start = RANDOM_WORDS if self.random else 0

@@ -1,84 +1,110 @@
-"""Positions out of range, found before an op runs (Debug Eager), with the CPU's own errors.
+"""Positions out of range: what ops with indices require of them, with the CPU's own errors.
 
-A check takes the op's arguments, positional, in schema order. It reads the elements of index arguments
-only, which may be on any device, and raises IndexError or RuntimeError.
+A rule takes the arrays that the op's lowering takes, positional, and gives the bounds of each index argument.
+The op's program finds the first element outside of each; the host hears of it when it next waits for the
+device (`csrc/traps.cpp`), in Debug Eager at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor
+import jax
+import jax.numpy as jnp
+import numpy as np
 
-#: The check of each functional op that has one ("aten::gather").
-CHECKS: dict[str, Callable[..., None]] = {}
-
-_MASKS = (torch.bool, torch.uint8)
+Array = jax.Array
 
 
-def check(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a function as the check of the ops `names`."""
+@dataclass(frozen=True)
+class Bound:
+    """Every element of `values` must lie in [low, high).
 
-    def register(fn: Callable[..., None]) -> Callable[..., None]:
-        CHECKS.update(dict.fromkeys(names, fn))
+    text: of the error; {value} stands for the first element that does not, {place} for its place.
+    """
+
+    values: Array
+    low: int
+    high: int
+    error: type[Exception]
+    text: str
+
+
+Rule = Callable[..., Iterator[Bound]]
+
+#: The rule of each functional op that has one ("aten::gather").
+RULES: dict[str, Rule] = {}
+
+_LOWEST = -(2**63)
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """Register a function as the rule of the ops `names`."""
+
+    def register(fn: Rule) -> Rule:
+        RULES.update(dict.fromkeys(names, fn))
         return fn
 
     return register
 
 
-def outside(index: Tensor, low: int, high: int) -> int | None:
-    """The first element of `index` that is not in [low, high)."""
-    values = index.cpu()
-    bad = values[(values < low) | (values >= high)]
-    return int(bad[0].item()) if bad.numel() else None
+def first_outside(bound: Bound) -> Array:
+    """int64 [2]: place (row-major) and value of the first element out of bounds; place is -1 without one."""
+    values = bound.values.reshape(-1).astype(jnp.int64)
+    count = values.shape[0]
+    if not count:
+        return jnp.array([-1, 0], jnp.int64)
+    outside = (values < bound.low) | (values >= bound.high)
+    place = jnp.where(outside, jnp.arange(count), count).min()
+    return jnp.stack([jnp.where(place < count, place, -1), values[jnp.minimum(place, count - 1)]])
 
 
-def _size(x: Tensor, dim: int) -> int:
+def _size(x: Array, dim: int) -> int:
     return x.shape[dim] if x.ndim else 1
 
 
-def _dim(x: Tensor, dim: int) -> int:
+def _dim(x: Array, dim: int) -> int:
     return dim % max(x.ndim, 1)
 
 
-@check(
+def _within(
+    index: Array, low: int, dim: int, size: int, error: type[Exception], prefix: str = ""
+) -> Iterator[Bound]:
+    text = f"{prefix}index {{value}} is out of bounds for dimension {dim} with size {size}"
+    yield Bound(index, low, size, error, text)
+
+
+@rule(
     "aten::index.Tensor",
     "aten::_unsafe_index.Tensor",
     "aten::index_put",
     "aten::_unsafe_index_put",
     "aten::_index_put_impl",
 )
-def check_index(x: Tensor, indices: Sequence[Tensor | None], *_: Any) -> None:
+def index_rule(x: Array, indices: Sequence[Array | None], *_: Any) -> Iterator[Bound]:
     dim = place = 0  # the CPU's text counts the index tensors, not the dimensions of x
     for index in indices:
-        if index is not None and index.dtype in _MASKS:
+        if index is not None and index.dtype in (np.bool_, np.uint8):
             dim, place = dim + index.ndim, place + index.ndim
             continue
         if index is not None and dim < x.ndim:
             size = x.shape[dim]
-            if size == 0 and index.numel():
-                raise IndexError("index is out of bounds for dimension with size 0")
-            _bounded(index, -size, place, size, IndexError)
+            if size == 0:
+                yield Bound(index, 0, 0, IndexError, "index is out of bounds for dimension with size 0")
+            else:
+                yield from _within(index, -size, place, size, IndexError)
             place += 1
         dim += 1
 
 
-def _bounded(index: Tensor, low: int, dim: int, size: int, error: type[Exception], prefix: str = "") -> None:
-    found = outside(index, low, size)
-    if found is not None:
-        raise error(f"{prefix}index {found} is out of bounds for dimension {dim} with size {size}")
+@rule("aten::index_select", "aten::index_reduce")
+def index_select_rule(x: Array, dim: int, index: Array, *_: Any) -> Iterator[Bound]:
+    yield Bound(index, 0, _size(x, dim), IndexError, "index out of range in self")
 
 
-@check("aten::index_select")
-def check_index_select(x: Tensor, dim: int, index: Tensor, *_: Any) -> None:
-    found = outside(index, 0, _size(x, dim))
-    if found is not None:
-        raise IndexError("index out of range in self")
-
-
-@check(
+@rule(
     "aten::gather",
     "aten::scatter.src",
     "aten::scatter.value",
@@ -87,99 +113,77 @@ def check_index_select(x: Tensor, dim: int, index: Tensor, *_: Any) -> None:
     "aten::scatter_add",
     "aten::scatter_reduce.two",
 )
-def check_elements(x: Tensor, dim: int, index: Tensor, *_: Any) -> None:
-    _bounded(index, 0, _dim(x, dim), _size(x, dim), RuntimeError)
+def elements_rule(x: Array, dim: int, index: Array, *_: Any) -> Iterator[Bound]:
+    yield from _within(index, 0, _dim(x, dim), _size(x, dim), RuntimeError)
 
 
-@check("aten::index_add")
-def check_index_add(x: Tensor, dim: int, index: Tensor, *_: Any) -> None:
+@rule("aten::index_add")
+def index_add_rule(x: Array, dim: int, index: Array, *_: Any) -> Iterator[Bound]:
     if x.ndim > 1:
-        _bounded(index, 0, _dim(x, dim), _size(x, dim), RuntimeError)
+        yield from _within(index, 0, _dim(x, dim), _size(x, dim), RuntimeError)
     else:
-        check_index_select(x, dim, index)
+        yield from index_select_rule(x, dim, index)
 
 
-@check("aten::index_reduce")
-def check_index_reduce(x: Tensor, dim: int, index: Tensor, *_: Any) -> None:
-    check_index_select(x, dim, index)
+@rule("aten::index_copy")
+def index_copy_rule(x: Array, dim: int, index: Array, *_: Any) -> Iterator[Bound]:
+    yield from _within(index, 0, _dim(x, dim), _size(x, dim), IndexError, "index_copy_(): ")
 
 
-@check("aten::index_copy")
-def check_index_copy(x: Tensor, dim: int, index: Tensor, *_: Any) -> None:
-    _bounded(index, 0, _dim(x, dim), _size(x, dim), IndexError, "index_copy_(): ")
+@rule("aten::index_fill.int_Scalar", "aten::index_fill.int_Tensor")
+def index_fill_rule(x: Array, dim: int, index: Array, *_: Any) -> Iterator[Bound]:
+    yield from _within(index, -_size(x, dim), _dim(x, dim), _size(x, dim), IndexError)
 
 
-@check("aten::index_fill.int_Scalar", "aten::index_fill.int_Tensor")
-def check_index_fill(x: Tensor, dim: int, index: Tensor, *_: Any) -> None:
-    _bounded(index, -_size(x, dim), _dim(x, dim), _size(x, dim), IndexError)
+@rule("aten::take", "aten::put")
+def take_rule(x: Array, index: Array, *_: Any) -> Iterator[Bound]:
+    if x.size == 0:
+        yield Bound(index, 0, 0, IndexError, "take(): tried to take from an empty tensor")
+        return
+    text = f"out of range: tried to access index {{value}} on a tensor of {x.size} elements."
+    yield Bound(index, -x.size, x.size, IndexError, text)
 
 
-@check("aten::take", "aten::put")
-def check_take(x: Tensor, index: Tensor, *_: Any) -> None:
-    if x.numel() == 0 and index.numel():
-        raise IndexError("take(): tried to take from an empty tensor")
-    found = outside(index, -x.numel(), x.numel())
-    if found is not None:
-        raise IndexError(f"out of range: tried to access index {found} on a tensor of {x.numel()} elements.")
+@rule("aten::masked_scatter")
+def masked_scatter_rule(x: Array, mask: Array, source: Array, *_: Any) -> Iterator[Bound]:
+    wanted = jnp.sum(jnp.broadcast_to(mask, jnp.broadcast_shapes(x.shape, mask.shape)))
+    text = "Number of elements of source < number of ones in mask"
+    yield Bound(wanted, 0, source.size + 1, RuntimeError, text)
 
 
-@check("aten::masked_scatter")
-def check_masked_scatter(x: Tensor, mask: Tensor, source: Tensor, *_: Any) -> None:
-    if int(mask.cpu().expand(torch.broadcast_shapes(x.shape, mask.shape)).sum()) > source.numel():
-        raise RuntimeError("Number of elements of source < number of ones in mask")
+@rule("aten::embedding", "aten::embedding_renorm")
+def embedding_rule(weight: Array, indices: Array, *_: Any) -> Iterator[Bound]:
+    yield from index_select_rule(weight, 0, indices)
 
 
-@check("aten::embedding", "aten::embedding_renorm")
-def check_embedding(weight: Tensor, indices: Tensor, *_: Any) -> None:
-    check_index_select(weight, 0, indices)
+@rule("aten::_embedding_bag", "aten::_embedding_bag_forward_only")
+def embedding_bag_rule(weight: Array, indices: Array, offsets: Array, *_: Any) -> Iterator[Bound]:
+    rows, count = weight.shape[0], indices.size
+    text = (
+        "offsets[0] has to be 0, i.e., the first sequence in the mini-batch has to start from position 0. "
+        "However, got {value}"
+    )
+    yield Bound(offsets[:1], 0, 1, RuntimeError, text)
+    text = f"offsets[-1] can not be greater than input's length {count} but got offsets[-1] of {{value}}"
+    yield Bound(offsets[-1:], _LOWEST, count + 1, RuntimeError, text)
+    text = f"Index {{place}} of input takes value {{value}} which is not in the valid range [0, {rows})"
+    yield Bound(indices, 0, rows, RuntimeError, text)
 
 
-@check("aten::embedding_dense_backward")
-def check_embedding_backward(grad: Tensor, indices: Tensor, num_weights: int, *_: Any) -> None:
-    if outside(indices, 0, num_weights) is not None:
-        raise IndexError("index out of range in self")
-
-
-@check("aten::_embedding_bag", "aten::_embedding_bag_forward_only")
-def check_embedding_bag(weight: Tensor, indices: Tensor, offsets: Tensor, *_: Any) -> None:
-    starts, n = offsets.cpu(), indices.numel()
-    if starts.numel() and starts[0] != 0:
-        raise RuntimeError(
-            "offsets[0] has to be 0, i.e., the first sequence in the mini-batch has to start from "
-            f"position 0. However, got {int(starts[0])}"
-        )
-    if starts.numel() and starts[-1] > n:
-        raise RuntimeError(
-            f"offsets[-1] can not be greater than input's length {n} but got offsets[-1] of {int(starts[-1])}"
-        )
-    values, rows = indices.cpu(), weight.shape[0]
-    bad = ((values < 0) | (values >= rows)).nonzero()
-    if bad.numel():
-        place = int(bad[0, 0])
-        raise RuntimeError(
-            f"Index {place} of input takes value {int(values[place])} which is not in the valid range "
-            f"[0, {rows})"
-        )
-
-
-@check("aten::nll_loss_forward", "aten::nll_loss2d_forward")
-def check_nll_loss(
-    x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int, *_: Any
-) -> None:
-    values = target.cpu()
+@rule("aten::nll_loss_forward", "aten::nll_loss2d_forward")
+def nll_loss_rule(
+    x: Array, target: Array, weight: Array | None, reduction: int, ignore_index: int, *_: Any
+) -> Iterator[Bound]:
     classes = x.shape[0] if x.ndim == 1 else x.shape[1]
-    found = outside(values[values != ignore_index], 0, classes)
-    if found is not None:
-        raise IndexError(f"Target {found} is out of bounds.")
+    used = jnp.where(target == ignore_index, 0, target)
+    yield Bound(used, 0, classes, IndexError, "Target {value} is out of bounds.")
 
 
-@check("aten::multi_margin_loss")
-def check_multi_margin_loss(x: Tensor, target: Tensor, *_: Any) -> None:
-    if outside(target, 0, x.shape[-1]) is not None:
-        raise RuntimeError("target out of range")
+@rule("aten::multi_margin_loss")
+def multi_margin_loss_rule(x: Array, target: Array, *_: Any) -> Iterator[Bound]:
+    yield Bound(target, 0, x.shape[-1], RuntimeError, "target out of range")
 
 
-@check("aten::multilabel_margin_loss_forward")
-def check_multilabel_margin_loss(x: Tensor, target: Tensor, *_: Any) -> None:
-    if outside(target, -1, x.shape[-1]) is not None:
-        raise RuntimeError("argument #2 'target' is out of range")
+@rule("aten::multilabel_margin_loss_forward")
+def multilabel_margin_loss_rule(x: Array, target: Array, *_: Any) -> Iterator[Bound]:
+    yield Bound(target, -1, x.shape[-1], RuntimeError, "argument #2 'target' is out of range")

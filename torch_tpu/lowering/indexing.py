@@ -1,7 +1,7 @@
 """Lowerings of ops that read or write at integer positions along whole dimensions.
 
 Negative positions wrap where PyTorch allows them. A position out of range reads as NaN (the smallest
-integer, False) and writes nothing; Debug Eager finds them beforehand (`checks.py`).
+integer, False) and writes nothing; the program reports it (`checks.py`).
 """
 
 from __future__ import annotations

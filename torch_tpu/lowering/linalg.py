@@ -285,6 +285,23 @@ def geqrf(self: jax.Array) -> tuple[jax.Array, jax.Array]:
     return jnp.swapaxes(packed, -1, -2), tau
 
 
+@lower("aten::ormqr")
+def ormqr(
+    self: jax.Array, input2: jax.Array, input3: jax.Array, left: bool = True, transpose: bool = False
+) -> jax.Array:
+    """Q @ input3, or from the right, or with Q's adjoint; Q is the product of `self`'s reflectors."""
+    (rows, columns), count = self.shape[-2:], input2.shape[-1]
+    reflectors = jnp.tril(self, -1) + jnp.eye(rows, columns, dtype=self.dtype)
+
+    def reflect(i: Any, c: jax.Array) -> jax.Array:
+        i = i if left == transpose else count - 1 - i
+        v, tau = reflectors[..., :, i, None], input2[..., i, None, None]
+        tau = jnp.conj(tau) if transpose else tau
+        return c - (tau * v @ (_adjoint(v) @ c) if left else tau * (c @ v) @ _adjoint(v))
+
+    return lax.fori_loop(0, count, reflect, input3)
+
+
 @lower("aten::_linalg_svd")
 def linalg_svd(
     A: jax.Array, full_matrices: bool = False, compute_uv: bool = True, *, driver: str | None = None
@@ -302,6 +319,36 @@ def linalg_eigh(A: jax.Array, UPLO: str = "L", compute_v: bool = True) -> tuple[
         return jnp.linalg.eigvalsh(a, symmetrize_input=False), jnp.zeros(0, A.dtype)
     values, vectors = jnp.linalg.eigh(a, symmetrize_input=False)
     return values, vectors
+
+
+@lower("aten::linalg_pinv.atol_rtol_tensor")
+def linalg_pinv(
+    self: jax.Array,
+    *,
+    atol: jax.Array | None = None,
+    rtol: jax.Array | None = None,
+    hermitian: bool = False,
+) -> jax.Array:
+    """V 1/S U^H over the singular values above max(atol, rtol * the largest)."""
+    if not self.size:
+        return jnp.zeros((*self.shape[:-2], self.shape[-1], self.shape[-2]), self.dtype)
+    if hermitian:
+        values, v = linalg_eigh(self)
+        u, size = v, jnp.abs(values)
+    else:
+        u, values, vh = jnp.linalg.svd(self, full_matrices=False)
+        v, size = _adjoint(vh), values
+    atol = jnp.zeros((), values.dtype) if atol is None else atol
+    usual = jnp.finfo(values.dtype).eps * max(self.shape[-2:])
+    rtol = jnp.where(atol > 0, 0, usual) if rtol is None else rtol
+    bound = jnp.maximum(atol, rtol * size.max(-1))[..., None]
+    inverse = jnp.where(size > bound, 1 / jnp.where(size > bound, values, 1), 0)
+    return (v * inverse[..., None, :].astype(v.dtype)) @ _adjoint(u)
+
+
+@lower("aten::linalg_matrix_exp")
+def linalg_matrix_exp(self: jax.Array) -> jax.Array:
+    return jax.scipy.linalg.expm(self) if self.size else self
 
 
 @lower("aten::linalg_cross")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -120,6 +121,23 @@ def addr(self: jax.Array, vec1: jax.Array, vec2: jax.Array, *, beta: Any = 1, al
     if self.dtype == jnp.bool_:
         return (self & (beta != 0)) | (vec1[:, None] & vec2 & (alpha != 0))
     return plus(self, vec1[:, None] * vec2, beta, alpha)
+
+
+@lower("aten::_trilinear")
+def trilinear(
+    i1: jax.Array,
+    i2: jax.Array,
+    i3: jax.Array,
+    expand1: Sequence[int],
+    expand2: Sequence[int],
+    expand3: Sequence[int],
+    sumdim: Sequence[int],
+    unroll_dim: int = 1,
+) -> jax.Array:
+    """The product of the three, each with new dimensions at its `expand`, summed over `sumdim`."""
+    a, b, c = (jnp.expand_dims(x, tuple(at)) for x, at in ((i1, expand1), (i2, expand2), (i3, expand3)))
+    rank = range(a.ndim)
+    return jnp.einsum(a, [*rank], b, [*rank], c, [*rank], [d for d in rank if d not in sumdim])
 
 
 @lower("aten::_int_mm")

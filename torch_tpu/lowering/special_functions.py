@@ -221,6 +221,47 @@ def bessel_k(order: int) -> Callable[[Array], Array]:
     return lambda x: jnp.exp(-x) * scaled(x)
 
 
+def airy_ai(x: Array) -> Array:
+    """Ai(x), in float64: its power series near 0, an integral up to 8, asymptotic series beyond."""
+    x64 = x.astype(jnp.float64)
+    size = jnp.abs(x64)
+    zeta = 2 / 3 * size * jnp.sqrt(size)
+    nodes = 0.1 * np.arange(40)
+    weights = np.where(nodes == 0, 0.05, 0.1) * np.cosh(nodes / 3)
+    middle = jnp.clip(zeta, 1.5, 16)
+    integral = jnp.exp(-middle) * _integrate(weights, lambda v: jnp.exp(-v), np.cosh(nodes) - 1, middle)
+    middle_value = jnp.sqrt(size / 3) / math.pi * integral
+    far = jnp.maximum(zeta, 15)
+    scale = 1 / (math.sqrt(math.pi) * jnp.sqrt(jnp.sqrt(jnp.maximum(size, 1))))
+    decaying = jnp.exp(-far) / 2 * sum((-1) ** k * u / far**k for k, u in enumerate(_AIRY))
+    p = sum((-1) ** (k // 2) * _AIRY[k] / far**k for k in range(0, len(_AIRY), 2))
+    q = sum((-1) ** (k // 2) * _AIRY[k] / far**k for k in range(1, len(_AIRY), 2))
+    waving = jnp.sin(far + math.pi / 4) * p - jnp.cos(far + math.pi / 4) * q
+    right = jnp.where(size < 8, middle_value, scale * decaying)
+    value = jnp.where(x64 > 2, right, jnp.where(x64 < -8, scale * waving, _near_airy(jnp.clip(x64, -8, 2))))
+    return jnp.where(jnp.isinf(x64), jnp.nan, value).astype(x.dtype)
+
+
+def _near_airy(x: Array) -> Array:
+    """Ai by its power series in x^3."""
+    cube, even, odd = x * x * x, jnp.ones_like(x), x
+    total = _AI_0 * even + _DAI_0 * odd
+    for k in range(1, 40):
+        even = even * cube / ((3 * k - 1) * (3 * k))
+        odd = odd * cube / ((3 * k) * (3 * k + 1))
+        total = total + _AI_0 * even + _DAI_0 * odd
+    return total
+
+
+#: Ai(0) and Ai'(0).
+_AI_0 = 3 ** (-2 / 3) / math.gamma(2 / 3)
+_DAI_0 = -(3 ** (-1 / 3)) / math.gamma(1 / 3)
+#: u_k of the asymptotic series of Ai.
+_AIRY = [1.0]
+for _k in range(1, 16):
+    _AIRY.append(_AIRY[-1] * (6 * _k - 5) * (6 * _k - 3) * (6 * _k - 1) / (216 * _k * (2 * _k - 1)))
+
+
 def spherical_j0(x: Array) -> Array:
     value = jnp.where(x == 0, 1, jnp.sin(x) / jnp.where(x == 0, 1, x))
     return jnp.where(jnp.isinf(x), 0, value)
@@ -252,6 +293,7 @@ unary(
         "special_bessel_y0": bessel_y(0),
         "special_bessel_y1": bessel_y(1),
         "special_spherical_bessel_j0": spherical_j0,
+        "special_airy_ai": airy_ai,
     },
     promote="int_to_float",
 )
