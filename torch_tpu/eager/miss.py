@@ -18,7 +18,7 @@ from torch_tpu.eager.forms import Form, form, overload
 from torch_tpu.eager.program import FreshTensor, NumberLeaf, Program, TensorLeaf, flatten, leaves, map_leaves
 from torch_tpu.lowering import checks, data_dependent, decompositions, graph, registry, strided
 from torch_tpu.lowering.normalization import SILENT_WRITES
-from torch_tpu.runtime import compiler
+from torch_tpu.runtime import client, compiler
 
 __all__ = [
     "NumberLeaf",
@@ -136,11 +136,15 @@ def _rule(which: Form) -> checks.Rule | None:
 
 def _computable(args: Any) -> bool:
     """False where XLA has no such dtype."""
-    for leaf in leaves(args):
-        dtype = leaf.spec.dtype if isinstance(leaf, TensorLeaf) else leaf.dtype
-        if dtype is not None and dtype not in dtypes.JAX_DTYPE:
-            return False
-    return not any(isinstance(a, torch.dtype) and a not in dtypes.JAX_DTYPE for a in args)
+    found = [leaf.spec.dtype if isinstance(leaf, TensorLeaf) else leaf.dtype for leaf in leaves(args)]
+    found += [a for a in args if isinstance(a, torch.dtype)]
+    return all(dtype is None or _has_dtype(dtype) for dtype in found)
+
+
+def _has_dtype(dtype: torch.dtype) -> bool:
+    # A TPU's compiler aborts the process at complex128.
+    lacking = dtype is torch.complex128 and client.platform() == "tpu"
+    return dtype in dtypes.JAX_DTYPE and not lacking
 
 
 def _host_function(which: Form) -> Callable[..., Any]:
@@ -216,7 +220,7 @@ class _Build:
         if self.form.in_place and self.name not in _FILLS and not self.random:
             cpu_errors.check_cast(self.form, meta)
         self._read_returns(result)
-        if any(meta.dtype not in dtypes.JAX_DTYPE for meta in self.fresh):
+        if not all(_has_dtype(meta.dtype) for meta in self.fresh):
             return PlanSpec("fallback")
         return self._compiled(compute)
 

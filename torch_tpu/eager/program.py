@@ -17,6 +17,7 @@ from torch_tpu import dtypes
 from torch_tpu.lowering import strided
 from torch_tpu.lowering.checks import Bound, first_outside
 from torch_tpu.lowering.strided import ViewSpec
+from torch_tpu.runtime import client
 
 #: Words of random state at the head of the packed data.
 RANDOM_WORDS = 4
@@ -92,7 +93,10 @@ def _decode(words: jax.Array, kind: str) -> jax.Array:
     if kind == "b":
         return words[0] != 0
     if kind == "c":
-        return jax.lax.complex(_decode(words[:2], "f"), _decode(words[2:], "f"))
+        parts = _decode(words[:2], "f"), _decode(words[2:], "f")
+        if client.platform() == "tpu":  # whose compiler aborts the process at complex128
+            parts = parts[0].astype(np.float32), parts[1].astype(np.float32)
+        return jax.lax.complex(*parts)
     return jax.lax.bitcast_convert_type(words, np.int64 if kind == "i" else np.float64)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import torch
 from jax import lax
 
@@ -158,9 +159,10 @@ def power(self: Any, exponent: Any) -> Array:
         return jnp.where(exponent < 0, inverse, _integer_power(self, jnp.maximum(exponent, 0)))
     if is_complex(self):
         result = jnp.exp(exponent * jnp.log(self))
-        below = jnp.where(exponent.real < 0, complex(math.inf, math.nan), complex(math.nan, math.nan))
-        at_zero = jnp.where(exponent.real > 0, 0, below)
-        return jnp.where(self == 0, at_zero.astype(self.dtype), result)
+        # Of the result's dtype from the start: a TPU's compiler aborts the process at complex128.
+        zero, pole = np.array(0, self.dtype), np.array(complex(math.inf, math.nan), self.dtype)
+        below = jnp.where(exponent.real < 0, pole, np.array(complex(math.nan, math.nan), self.dtype))
+        return jnp.where(self == 0, jnp.where(exponent.real > 0, zero, below), result)
     return lax.pow(self, exponent)
 
 

@@ -215,7 +215,11 @@ class _Build:
         with tracing():
             results = jax.tree.leaves(jax.jit(function, **options).trace(*specs).out_info)
             usable = _usable(self.donate, self.in_specs, results)
-            lowered = jax.jit(function, donate_argnums=usable, **options).trace(*specs).lower()
+            traced = jax.jit(function, donate_argnums=usable, **options).trace(*specs)
+            # In 64-bit mode a TPU's compiler aborts the process at an SVD.
+            narrow = client.platform() == "tpu" and " svd[" in str(traced.jaxpr)
+            with jax.enable_x64(not narrow):
+                lowered = traced.lower()
             text = lowered.as_text()
         elements = sum(math.prod(s.shape) for s in (*specs, *results))
         return _Lowered(self.name, lowered, text, elements, time.perf_counter() - start, self.extra)
