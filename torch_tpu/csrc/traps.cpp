@@ -3,6 +3,7 @@
 #include <pybind11/pybind11.h>
 
 #include <deque>
+#include <limits>
 #include <optional>
 #include <string>
 
@@ -15,6 +16,7 @@ namespace py = pybind11;
 namespace torch_tpu {
 namespace {
 
+constexpr int64_t kNothing = std::numeric_limits<int64_t>::max();  // NOTHING in lowering/checks.py
 constexpr size_t kMostPending = 1024;  // programs whose findings are not looked at yet
 
 struct Trap {
@@ -46,12 +48,12 @@ void replace(std::string& text, const std::string& name, int64_t value) {
 
 std::optional<Finding> finding(const Trap& trap, c10::DeviceIndex device) {
   const py::tuple view = transfer("host_view")(trap.array);
-  const auto* pairs = reinterpret_cast<const int64_t*>(view[0].cast<uintptr_t>());
+  const auto* found = reinterpret_cast<const int64_t*>(view[0].cast<uintptr_t>());
   for (size_t i = 0; i < trap.plan->bounds.size(); ++i) {
-    if (pairs[2 * i] < 0) continue;
+    if (found[i] == kNothing) continue;
     std::string text = trap.plan->bounds[i].text;
-    replace(text, "{place}", pairs[2 * i]);
-    replace(text, "{value}", pairs[2 * i + 1]);
+    replace(text, "{place}", found[i] >> 32);
+    replace(text, "{value}", static_cast<int32_t>(found[i]));
     if (eager_mode() != EagerMode::Debug) {
       text += c10::str("\n  found by ", trap.op, " on tpu:", static_cast<int>(device),
                        " and reported now that the device is waited for; "

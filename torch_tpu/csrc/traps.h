@@ -5,7 +5,7 @@
 
 namespace torch_tpu {
 
-// Keeps the findings of one program: int64 [bounds, 2], see lowering/checks.py. Steals `array`. GIL held.
+// Keeps the findings of one program: int64 [bounds], see lowering/checks.py. Steals `array`. GIL held.
 void add_trap(c10::DeviceIndex device, PyObject* array, const Plan& plan, const char* op);
 
 // Raises the first finding of `device` as an IndexError or RuntimeError that names the op: among the programs

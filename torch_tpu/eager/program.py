@@ -243,7 +243,7 @@ class Program:
                 layout_sizes=leaf.layout_sizes,
             )  # fmt: skip
         found = [first_outside(bound) for bound in self._bounded(parameters)]
-        traps = [jnp.stack(found)] if found else []
+        traps = [jnp.stack(found) if len(found) > 1 else found[0].reshape(1)] if found else []
         written = [bases[slot] for slot in self.written_slots]
         return [*fresh, *written, *traps]  # type: ignore[list-item]
 
