@@ -71,6 +71,10 @@ def test_foreach_in_place_counts_versions() -> None:
         lambda d: (torch.ones(2, device=d) * 1j).floor(),
         lambda d: (torch.ones(2, device=d) * 1j).sort(),
         lambda d: (torch.ones(2, device=d) * 1j).softmax(0),
+        lambda d: torch.arange(2, device=d) < 1j,
+        # bools
+        lambda d: torch.ones(2, device=d).bool() - 1j,
+        lambda d: torch.ones(2, device=d) - True,
     ],
 )
 def test_refused_as_on_the_cpu(make: object) -> None:
@@ -209,6 +213,12 @@ def test_results_without_a_dtype_in_xla_fall_back() -> None:
     with torch.tpu.set_fallback("allow"):
         got = torch.complex(x.to(D), x.to(D)).cpu()
     torch.testing.assert_close(got, torch.complex(x, x))
+
+
+def test_half_meets_a_complex_number() -> None:
+    x = torch.tensor([1.0, 2.0]).half()
+    assert (x.to(D) == 1j).tolist() == (x == 1j).tolist()
+    torch.testing.assert_close((x.to(D) + 1j).cpu(), x + 1j)
 
 
 def test_minus_zero_stays_where_the_cpu_keeps_it() -> None:

@@ -94,6 +94,8 @@ def _widen(high: torch.dtype, low: torch.dtype) -> torch.dtype:
 def compute_dtype(dtype: torch.dtype | np.dtype | Any) -> np.dtype:
     """The dtype PyTorch accumulates in: float32 for the 8- and 16-bit floats, else itself."""
     torch_dtype = dtype if isinstance(dtype, torch.dtype) else TORCH_DTYPE[np.dtype(dtype)]
+    if torch_dtype is torch.complex32:
+        return np.dtype(np.complex64)
     if torch_dtype.is_floating_point and torch_dtype.itemsize < 4:
         return np.dtype(np.float32)
     return JAX_DTYPE[torch_dtype]

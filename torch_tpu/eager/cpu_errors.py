@@ -103,20 +103,22 @@ def check_dtypes(which: Form, args: list[Any]) -> None:
     """Raise what the CPU raises for dtypes that an op refuses only where it computes."""
     base = (which.name or "").removeprefix("aten::").partition(".")[0]
     found = [leaf.dtype for leaf in leaves(args) if isinstance(leaf, TensorLeaf)]
+    kinds = {leaf.kind for leaf in leaves(args) if isinstance(leaf, NumberLeaf)}
+    inexact = "b" not in kinds and all(dtype.is_floating_point or dtype.is_complex for dtype in found)
     mixed = base in _STRICT and len(set(found)) > 1
-    inexact = all(dtype.is_floating_point or dtype.is_complex for dtype in found)
     scaled = base in ("add", "sub", "rsub") and _has_odd_alpha(which, args)
-    imaginary = any(dtype.is_complex for dtype in found)  # they have no order
-    if mixed or scaled or imaginary or (base in _INEXACT and not inexact):
+    strict = mixed or scaled or (base in _INEXACT and not inexact)
+    imaginary = "c" in kinds or any(dtype.is_complex for dtype in found)  # they have no order
+    if strict or imaginary:
         error = _ask(which, args)[1]
-        if error is not None and _concerns_dtypes(error, found):
+        if error is not None and _concerns_dtypes(error, found, strict, imaginary):
             raise error
 
 
-def _concerns_dtypes(error: Exception, found: list[torch.dtype]) -> bool:
+def _concerns_dtypes(error: Exception, found: list[torch.dtype], strict: bool, imaginary: bool) -> bool:
     """False where we may have what the CPU lacks for these dtypes, and where it refuses zeros."""
     lacks = "not implemented for" in str(error)
-    if any(dtype.is_complex for dtype in found):
+    if imaginary and (lacks or not strict):
         return lacks or "omplex" in str(error)
     usual = all(dtype in _NAMES for dtype in found)
     return not lacks or (usual and not all(dtype.is_floating_point for dtype in found))

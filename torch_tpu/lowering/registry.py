@@ -97,7 +97,8 @@ def _promoting(fn: Callable[..., Any], kind: str) -> Callable[..., Any]:
         dtype = dtypes.result_type(x for name, x in named if promotes(name, x))
         if kind == "int_to_float" and not (dtype.is_floating_point or dtype.is_complex):
             dtype = torch.get_default_dtype()
-        target = dtypes.JAX_DTYPE[dtype] if kind == "no_opmath" else dtypes.compute_dtype(dtype)
+        own = dtypes.JAX_DTYPE.get(dtype) if kind == "no_opmath" else None
+        target = own or dtypes.compute_dtype(dtype)
 
         def convert(x: Any) -> Any:
             if isinstance(x, bool) or not (isinstance(x, jax.Array) or dtypes.is_number(x)):
