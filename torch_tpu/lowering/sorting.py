@@ -91,11 +91,11 @@ def sort_stable(
 def topk(
     x: jax.Array, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> tuple[jax.Array, jax.Array]:
+    if x.ndim == 0:  # whatever k is
+        return x, jnp.zeros((), jnp.int64)
     rows = _last(x, dim)
     places = _top_places(rows, k, largest)
     values = pick(rows, places)
-    if x.ndim == 0:
-        return values[..., :k].reshape(()), places.reshape(())
     return jnp.moveaxis(values, -1, dim), jnp.moveaxis(places, -1, dim)
 
 
