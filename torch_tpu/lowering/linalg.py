@@ -9,9 +9,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from torch_tpu.lowering.registry import lower
+from torch_tpu.runtime import client
 
 
 def _adjoint(a: jax.Array) -> jax.Array:
@@ -290,6 +292,8 @@ def ormqr(
     self: jax.Array, input2: jax.Array, input3: jax.Array, left: bool = True, transpose: bool = False
 ) -> jax.Array:
     """Q @ input3, or from the right, or with Q's adjoint; Q is the product of `self`'s reflectors."""
+    if not self.size:
+        return input3
     (rows, columns), count = self.shape[-2:], input2.shape[-1]
     reflectors = jnp.tril(self, -1) + jnp.eye(rows, columns, dtype=self.dtype)
 
@@ -348,7 +352,13 @@ def linalg_pinv(
 
 @lower("aten::linalg_matrix_exp")
 def linalg_matrix_exp(self: jax.Array) -> jax.Array:
-    return jax.scipy.linalg.expm(self) if self.size else self
+    if not self.size:
+        return self
+    imaginary = jnp.issubdtype(self.dtype, jnp.complexfloating)
+    wide: Any = np.complex128 if imaginary else np.float64  # the squarings lose digits
+    if client.platform() == "tpu":  # complex128 aborts its compiler, LU factors are float32
+        wide = np.complex64 if imaginary else np.float32
+    return jax.scipy.linalg.expm(self.astype(wide))
 
 
 @lower("aten::linalg_cross")
