@@ -251,3 +251,14 @@ def test_process_ends_while_an_event_waits() -> None:
         event.record()
         """
     run(script)
+
+
+def test_a_tensor_twice_in_a_foreach_list() -> None:
+    def run(device: str) -> torch.Tensor:
+        x = torch.arange(6.0, device=device)
+        torch._foreach_mul_([x, x[2:], x[:1]], 2.0)
+        torch._foreach_add_([x, x], [x.clone(), x.clone()], alpha=3)
+        torch._foreach_addcmul_([x, x], [x.clone(), x.clone()], [x.clone(), x.clone()], [2.0, 3.0])
+        return x.cpu()
+
+    assert torch.equal(run(D), run("cpu"))

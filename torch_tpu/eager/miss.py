@@ -112,6 +112,8 @@ def build(name: str, args: list[Any], device: int, offsets: list[int] | None) ->
     if which.name is None or not _computable(args):
         return PlanSpec("fallback")
     overlap.check(which, args)
+    if overlap.writes_twice(which, args):
+        return PlanSpec("host", _one_by_one(which))
     try:
         return _program(which, args, name, device, offsets)
     except Exception as error:
@@ -162,6 +164,23 @@ def _host_function(which: Form) -> Callable[..., Any]:
             if which.outs and args[i].shape != output.shape:
                 args[i].resize_(output.shape)
             args[i].copy_(output)
+        written = tuple(args[i] for i in which.written)
+        return written if len(written) > 1 else written[0]
+
+    return host
+
+
+def _one_by_one(which: Form) -> Callable[..., Any]:
+    """A foreach op in place as one call for each place of its lists, in order."""
+    arguments = which.op._schema.arguments
+
+    def host(*args: Any) -> Any:
+        count = len(args[which.written[0]])
+        for i in range(count):
+            here = [a[i : i + 1] if isinstance(a, (list, tuple)) and len(a) == count else a for a in args]
+            named = list(zip(arguments, here, strict=True))
+            keywords = {a.name: value for a, value in named if a.kwarg_only}
+            which.op(*(value for a, value in named if not a.kwarg_only), **keywords)
         written = tuple(args[i] for i in which.written)
         return written if len(written) > 1 else written[0]
 

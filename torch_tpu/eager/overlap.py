@@ -5,6 +5,7 @@ They depend on metadata alone, so they run once per key.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,17 @@ def check(form: Form, args: list[Any]) -> None:
             raise RuntimeError(_INTERNAL)
         if any(other.slot == leaf.slot and _partly_overlaps(leaf, other) for other in inputs):
             raise RuntimeError(_PARTIAL)
+
+
+def writes_twice(form: Form, args: list[Any]) -> bool:
+    """True where tensors of a written list may share elements, so that their order matters."""
+    lists = [args[i] for i in form.written if isinstance(args[i], list)]
+    spans: dict[int, list[tuple[int, int]]] = {}
+    for leaf in leaves(lists):
+        if isinstance(leaf, TensorLeaf) and 0 not in leaf.spec.sizes:
+            spans.setdefault(leaf.slot, []).append(_span(leaf))
+    ordered = (sorted(found) for found in spans.values())
+    return any(a[1] > b[0] for found in ordered for a, b in itertools.pairwise(found))
 
 
 def _partly_overlaps(a: TensorLeaf, b: TensorLeaf) -> bool:
