@@ -24,6 +24,8 @@ def test_true_division_by_a_number_the_dtype_cannot_hold(dtype: torch.dtype, div
 def test_bool_times_float_keeps_infinities() -> None:
     x, mask = torch.tensor([float("inf"), float("nan"), -1.0]), torch.tensor([False, True, False])
     torch.testing.assert_close((x.to(D) * mask.to(D)).cpu(), x * mask, equal_nan=True)
+    z = torch.tensor([-1, 2, 1j])
+    assert torch.equal((z.to(D) * mask.to(D)).cpu().view(torch.int32), (z * mask).view(torch.int32))
 
 
 def test_foreach_in_place_counts_versions() -> None:

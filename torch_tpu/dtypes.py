@@ -109,7 +109,7 @@ def cast(x: Any, dtype: torch.dtype | np.dtype | Any) -> jax.Array:
         return x
     if target == np.bool_:
         return x != 0
-    if x.dtype == np.bool_ and jnp.issubdtype(target, jnp.floating):
+    if x.dtype == np.bool_ and jnp.issubdtype(target, jnp.inexact):
         # Not a convert: XLA takes `a * convert(p)` for a select, so that inf * False were 0.
         x = jnp.where(x, np.int8(1), np.int8(0))
     if jnp.issubdtype(x.dtype, jnp.complexfloating) and not jnp.issubdtype(target, jnp.complexfloating):
