@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.device.subprocesses import run
+from tests.support import assert_same
 
 D = "tpu"
 
@@ -264,3 +266,63 @@ def test_a_tensor_twice_in_a_foreach_list() -> None:
         return x.cpu()
 
     assert torch.equal(run(D), run("cpu"))
+
+
+ZEROS = "torch.tensor([0.0, -0.0, 0.0, -0.0], device=D)"
+OUT_OF_INT8 = "torch.tensor([300.0, -1.5, 70000.0, -129.0], device=D)"
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        f"torch.sort({ZEROS}, stable=True)[1]",
+        f"torch.sort({ZEROS}, stable=True, descending=True)[1]",
+        "torch.randperm(300, dtype=torch.uint8, device=D)",
+        "torch.randperm(3000, dtype=torch.float16, device=D)",
+        "torch.randint(0, 300, (2,), dtype=torch.uint8, device=D)",
+        "torch.randint_like(torch.zeros(3, device=D, dtype=torch.int8), 300)",
+        "F.conv_transpose2d(torch.ones(2, 4, 5, 5, device=D), torch.ones(4, 3, 3, 3, device=D), stride=2,"
+        " output_padding=3)",
+        "torch.zeros(3, device=D).masked_fill_(torch.ones(3, device=D), 1)",
+        "torch.zeros(3, device=D).masked_fill(torch.ones(3, device=D, dtype=torch.int64), 1)",
+        "torch.zeros(3, device=D).masked_scatter(torch.ones(3, device=D), torch.ones(3, device=D))",
+        "torch.nonzero(torch.ones(3, device=D), out=torch.empty(3, device=D))",
+        "torch.zeros(2, device=D) + 2**63",
+        "torch.ones(2, device=D) < 2**63",
+        "torch.ones(2, device=D).clamp(max=2**63)",
+        "torch.full((2,), 2**63, dtype=torch.float32, device=D)",
+        "torch.full((2,), 2**64 - 1, dtype=torch.uint64, device=D)",
+        "torch.full((2,), 2**63, device=D)",
+        "torch.zeros(2, dtype=torch.uint64, device=D).fill_(2**63)",
+        "torch.zeros(2, dtype=torch.uint64, device=D) == 2**63",
+        "torch.ones(3, dtype=torch.int64, device=D) + 2**63",
+        "torch.ones(2, device=D).pow(2**63)",
+        f"{OUT_OF_INT8}.to(torch.uint8)",
+        f"{OUT_OF_INT8}.to(torch.int8)",
+        f"{OUT_OF_INT8}.to(torch.int16)",
+        "F.multi_margin_loss(torch.tensor(0.5, device=D), torch.tensor(0, device=D))",
+        "F.multilabel_margin_loss(torch.tensor(0.5, device=D), torch.tensor(0, device=D))",
+    ],
+)
+def test_as_on_the_cpu(program: str) -> None:
+    """The same result, or the same kind of error with the same beginning."""
+    results: list[Any] = []
+    for device in ("cpu", D):
+        try:
+            results.append(eval(program, {"torch": torch, "F": F, "D": device}).cpu())
+        except Exception as error:
+            results.append(f"{type(error).__name__}: {error}"[:50])
+    if isinstance(results[0], str):
+        assert results[1] == results[0]
+    else:
+        assert_same(results[1], results[0])
+
+
+@pytest.mark.parametrize("read", ["x + 1", "x.cpu()", "x.tolist()", "x.zero_()", "repr(x)", "x.sum()"])
+def test_a_freed_storage_is_not_read(read: str) -> None:
+    x = torch.arange(4.0, device=D)
+    x.untyped_storage().resize_(0)
+    with pytest.raises(RuntimeError, match="requires a storage of 16 bytes, but its storage has 0"):
+        eval(read, {"x": x})
+    x.untyped_storage().resize_(16)
+    assert x.fill_(3).tolist() == [3.0] * 4

@@ -104,7 +104,7 @@ def compute_dtype(dtype: torch.dtype | np.dtype | Any) -> np.dtype:
 def cast(x: Any, dtype: torch.dtype | np.dtype | Any) -> jax.Array:
     """`x.to(dtype)` with PyTorch's rules: complex to real drops the imaginary part, x != 0 is bool."""
     target = JAX_DTYPE[dtype] if isinstance(dtype, torch.dtype) else np.dtype(dtype)
-    x = jnp.asarray(x)
+    x = jnp.asarray(np.uint64(x) if isinstance(x, int) and x >= 1 << 63 else x)
     if x.dtype == target and not x.weak_type:
         return x
     if target == np.bool_:
@@ -114,4 +114,6 @@ def cast(x: Any, dtype: torch.dtype | np.dtype | Any) -> jax.Array:
         x = jnp.where(x, np.int8(1), np.int8(0))
     if jnp.issubdtype(x.dtype, jnp.complexfloating) and not jnp.issubdtype(target, jnp.complexfloating):
         x = jnp.real(x)
+    if jnp.issubdtype(x.dtype, jnp.floating) and np.issubdtype(target, np.integer) and target.itemsize < 4:
+        x = jax.lax.convert_element_type(x, np.int32)  # wraps, as the CPU; XLA's conversion saturates
     return jax.lax.convert_element_type(x, target)

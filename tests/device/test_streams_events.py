@@ -107,3 +107,15 @@ def test_synchronize_everything() -> None:
     torch.tpu.synchronize(0)
     assert torch.tpu.current_stream().query()
     assert x.sum().item() == 300 * 300
+
+
+def test_results_that_nobody_holds_are_waited_for() -> None:
+    x = torch.ones(1500, 1500, device="tpu")
+    torch.mm(x, x)  # compiled now
+    torch.tpu.synchronize()
+    stream, event = torch.tpu.current_stream(), torch.tpu.Event()
+    torch.mm(x, x)
+    event.record()
+    assert not stream.query() and not event.query()
+    torch.tpu.synchronize()
+    assert stream.query() and event.query()

@@ -19,6 +19,7 @@ enum Tag : uint64_t {
   kTensor,
   kIdentity,
   kInt,
+  kUnsigned,
   kDouble,
   kBool,
   kNumber,
@@ -53,6 +54,14 @@ bool is_scalar_type(const c10::TypePtr& type) {
   if (kind == c10::TypeKind::ListType)
     return is_scalar_type(type->castRaw<c10::ListType>()->getElementType());
   return kind == c10::TypeKind::NumberType;
+}
+
+// Leaf::number of a number.
+char kind_of(const c10::Scalar& number) {
+  if (number.isBoolean()) return 'b';
+  if (number.type() == c10::ScalarType::UInt64) return 'u';  // larger than any int64
+  if (number.isIntegral(false)) return 'i';
+  return number.isFloatingPoint() ? 'f' : 'c';
 }
 
 bool same_number(const c10::IValue& a, const c10::IValue& b) {
@@ -123,7 +132,8 @@ void Call::add(const c10::IValue& value, uint32_t argument) {
   } else if (value.isNone()) {
     key.push_back(tagged(kNone));
     note({Leaf::Kind::Static, argument});
-  } else if (value.isInt() || value.isDouble() || value.isBool() || value.isComplexDouble()) {
+  } else if (value.isInt() || value.isDouble() || value.isBool() || value.isComplexDouble() ||
+             value.isUnsigned()) {
     add_number(value, argument);
   } else if (value.isList()) {
     add_list(value, argument);
@@ -142,6 +152,9 @@ void Call::add_number(const c10::IValue& value, uint32_t argument) {
     if (value.isInt()) {
       key.push_back(tagged(kInt));
       key.push_back(static_cast<uint64_t>(value.toInt()));
+    } else if (value.isUnsigned()) {
+      key.push_back(tagged(kUnsigned));
+      key.push_back(value.toUInt());
     } else if (value.isBool()) {
       key.push_back(tagged(kBool, value.toBool()));
     } else if (value.isDouble()) {
@@ -159,7 +172,7 @@ void Call::add_number(const c10::IValue& value, uint32_t argument) {
     note({Leaf::Kind::Static, argument});
     return;
   }
-  const char kind = value.isInt() ? 'i' : value.isBool() ? 'b' : value.isDouble() ? 'f' : 'c';
+  const char kind = kind_of(value.toScalar());
   key.push_back(tagged(kNumber, static_cast<uint64_t>(kind)));
   note({Leaf::Kind::Number, argument, 0, static_cast<uint32_t>(words.size()), kind});
   pack(value.toScalar());
@@ -173,7 +186,7 @@ void Call::pack(const c10::Scalar& number) {
   if (number.isBoolean()) {
     push(number.to<bool>());
   } else if (number.isIntegral(false)) {
-    push(static_cast<uint64_t>(number.to<int64_t>()));
+    push(number.isUnsigned() ? number.to<uint64_t>() : static_cast<uint64_t>(number.to<int64_t>()));
   } else if (number.isFloatingPoint()) {
     push(bits_of(number.to<double>()));
   } else {
@@ -187,10 +200,7 @@ void Call::pack(const c10::Scalar& number) {
 void Call::add_host_number(const at::Tensor& tensor, uint32_t argument) {
   const bool wrapped = tensor.unsafeGetTensorImpl()->is_wrapped_number();
   const auto number = at::_local_scalar_dense(tensor);
-  const char kind = number.isBoolean()         ? 'b'
-                    : number.isIntegral(false) ? 'i'
-                    : number.isFloatingPoint() ? 'f'
-                                               : 'c';
+  const char kind = kind_of(number);
   const auto dtype = tensor.scalar_type();
   key.push_back(tagged(kHostNumber, static_cast<uint64_t>(kind) | static_cast<uint64_t>(dtype) << 8 |
                                         static_cast<uint64_t>(wrapped) << 24));

@@ -20,7 +20,7 @@ struct Leaf {
   uint32_t argument;
   // Tensor: storage slot and index among tensor leaves. Number: first word in the packed data.
   uint32_t slot = 0, index = 0;
-  char number = 0;      // 'i', 'f', 'b', 'c': kind of a run-time number
+  char number = 0;      // 'i', 'u' (over int64), 'f', 'b', 'c': kind of a run-time number
   bool wrapped = true;  // a Python number, not a 0-dim tensor of `dtype`
   c10::ScalarType dtype = c10::ScalarType::Undefined;
 };

@@ -1,4 +1,5 @@
 // Copies: between devices and the host, and on one device.
+#include <ATen/EmptyTensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/_local_scalar_dense.h>
 #include <ATen/ops/clone.h>
@@ -160,7 +161,16 @@ at::Tensor host_alias(const at::Tensor& source, const HostView& view) {
   return alias;
 }
 
+void check_storage(const at::Tensor& source) {
+  const size_t needed = at::detail::computeStorageNbytes(source.sizes(), source.strides(), source.itemsize(),
+                                                         source.storage_offset());
+  TORCH_CHECK(needed <= source.storage().nbytes(), "a tensor of shape ", source.sizes(),
+              " requires a storage of ", needed, " bytes, but its storage has ", source.storage().nbytes(),
+              ": it was resized (untyped_storage().resize_)");
+}
+
 void copy_to_host(const at::Tensor& dst, const at::Tensor& source) {
+  check_storage(source);
   HostView view(usable_record(source));
   if (view.address == nullptr) return;  // never written
   metrics().bytes_from_device += source.nbytes();
@@ -213,6 +223,7 @@ at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& dst) {
 
 c10::Scalar local_scalar_dense(const at::Tensor& self) {
   TORCH_CHECK(self.numel() == 1, "a Tensor with ", self.numel(), " elements cannot be converted to Scalar");
+  check_storage(self);
   HostView view(usable_record(self));
   metrics().bytes_from_device += self.itemsize();
   if (view.address == nullptr)

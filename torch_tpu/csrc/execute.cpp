@@ -135,6 +135,9 @@ bool run_program(Call& call, const Plan& plan, Fresh& fresh) {
   if (results.empty()) raise_python_error(&call);
   if (C10_UNLIKELY(start != 0)) profile_program(call.entry.name, call.device, start, results);
   metrics().programs_run.fetch_add(1, std::memory_order_relaxed);
+  for (size_t i = 0; i < plan.inputs.size(); ++i) {
+    if (plan.donated[i]) call.slots[plan.inputs[i]]->value->settled = true;
+  }
   std::vector<ValuePtr> made;
   auto* record_made = eager_mode() == EagerMode::Debug ? &made : nullptr;
   for (size_t i = 0; i < plan.results.size(); ++i) store(call, plan, fresh, i, results[i], record_made);

@@ -31,7 +31,7 @@ void AcceptedNumbers::insert(c10::ArrayRef<uint32_t> words) {
 void check_numbers(Call& call, const Plan& plan) {
   for (const auto& fit : plan.fits) {
     const auto& value = call.argument(fit.argument);
-    if (value.isScalar()) check_fit(value.toScalar(), fit.dtype);
+    if (value.isScalar() || value.isUnsigned()) check_fit(value.toScalar(), fit.dtype);
   }
   if (plan.accepted != nullptr && !plan.accepted->contains(call.words)) {
     ask_numbers(call);

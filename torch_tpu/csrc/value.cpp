@@ -69,14 +69,53 @@ std::vector<Value*>& live_values(c10::DeviceIndex device) {
   return live[device];
 }
 
+// A dropped array that is still being computed: a synchronisation waits for it too.
+struct InFlight {
+  PyObject* array;
+  c10::DeviceIndex device;
+  const char* op;
+};
+
 struct Released {
   std::mutex mutex;
   std::vector<PyObject*> objects;
+  std::vector<InFlight> in_flight;
   std::atomic<bool> any{false};
 };
 Released& released() {
   static auto* queue = new Released();
   return *queue;
+}
+
+// Looking at more of them at every call would cost more than the memory that it frees a little earlier.
+constexpr size_t kSwept = 64;
+
+// GIL held, no Python error set. A donated array is no longer there: the program that took it is waited for.
+bool is_ready(PyObject* array) {
+  static PyObject* name = PyUnicode_InternFromString("is_ready");
+  PyObject* answer = PyObject_CallMethodNoArgs(array, name);
+  if (answer == nullptr) PyErr_Clear();
+  const bool ready = answer != Py_False;
+  Py_XDECREF(answer);
+  return ready;
+}
+
+void add_in_flight(std::vector<InFlight>&& items) {
+  if (items.empty()) return;
+  auto& queue = released();
+  std::lock_guard<std::mutex> lock(queue.mutex);
+  queue.in_flight.insert(queue.in_flight.end(), items.begin(), items.end());
+  queue.any = true;
+}
+
+// The array of a value that nobody holds any more.
+void release_array(PyObject* array, c10::DeviceIndex device, const char* op) {
+  if (array == nullptr || !Py_IsInitialized()) return;
+  if (PyGILState_Check() && PyErr_Occurred() == nullptr && is_ready(array)) {
+    Py_DECREF(array);
+    return;
+  }
+  add_in_flight({{array, device, op}});
 }
 
 std::mutex& live_mutex() {
@@ -146,11 +185,24 @@ Value::~Value() {
     live[live_index]->live_index = live_index;
     live.pop_back();
   }
-  release_later(array);
+  settled ? release_later(array) : release_array(array, device, op);
 }
 
 std::vector<ValuePtr> unsettled_values(c10::DeviceIndex device) {
   std::vector<ValuePtr> values;
+  std::vector<InFlight> items, others;
+  {
+    std::lock_guard<std::mutex> lock(released().mutex);
+    items.swap(released().in_flight);
+  }
+  for (const InFlight& item : items) {
+    if (item.device != device) {
+      others.push_back(item);
+      continue;
+    }
+    values.push_back(c10::make_intrusive<Value>(item.array, nullptr, device, item.op));
+  }
+  add_in_flight(std::move(others));
   std::lock_guard<std::mutex> lock(live_mutex());
   for (Value* value : live_values(device)) {
     if (value->settled) continue;
@@ -211,12 +263,22 @@ void drain_released() {
   auto& queue = released();
   if (!queue.any.load(std::memory_order_relaxed)) return;
   std::vector<PyObject*> objects;
+  std::vector<InFlight> items, running;
   {
     std::lock_guard<std::mutex> lock(queue.mutex);
     objects.swap(queue.objects);
+    items.swap(queue.in_flight);
     queue.any = false;
   }
   for (PyObject* object : objects) Py_DECREF(object);
+  for (const InFlight& item : items) {
+    if (running.size() >= kSwept || !is_ready(item.array)) {
+      running.push_back(item);
+    } else {
+      Py_DECREF(item.array);
+    }
+  }
+  add_in_flight(std::move(running));
 }
 
 }  // namespace torch_tpu

@@ -40,7 +40,7 @@ struct Value final : c10::intrusive_ptr_target {
   c10::DeviceIndex device;
   const char* op;        // the op that made it, for errors that surface later
   size_t live_index;     // place in the registry of live values
-  bool settled = false;  // known to have been computed without an error
+  bool settled = false;  // known to have been computed without an error, or taken by a later program
 };
 using ValuePtr = c10::intrusive_ptr<Value>;
 
@@ -80,7 +80,8 @@ std::atomic<int64_t>& memory_limit(c10::DeviceIndex device);
 void release_later(PyObject* object);
 void drain_released();  // the GIL must be held
 
-// jax.Arrays of all live values of `device` that are not known to be computed: new references. GIL held.
+// The values of `device` that are not known to be computed, those that were dropped meanwhile included. GIL
+// held.
 std::vector<ValuePtr> unsettled_values(c10::DeviceIndex device);
 
 }  // namespace torch_tpu

@@ -46,6 +46,8 @@ _STRICT = frozenset(  # fmt: skip
         "nll_loss2d_forward",
     }
 )
+#: Ops whose second tensor is a mask.
+_MASKED = frozenset({"masked_fill", "masked_scatter", "masked_select"})
 #: Ops that refuse integers or bools only there.
 _INEXACT = frozenset(  # fmt: skip
     {
@@ -107,7 +109,9 @@ def check_dtypes(which: Form, args: list[Any]) -> None:
     inexact = "b" not in kinds and all(dtype.is_floating_point or dtype.is_complex for dtype in found)
     mixed = base in _STRICT and len(set(found)) > 1
     scaled = base in ("add", "sub", "rsub") and _has_odd_alpha(which, args)
-    strict = mixed or scaled or (base in _INEXACT and not inexact)
+    masked = base in _MASKED and found[1:2] != [torch.bool]
+    masked = masked or (base == "nonzero" and found[1:] not in ([], [torch.int64]))
+    strict = mixed or scaled or masked or (base in _INEXACT and not inexact)
     imaginary = "c" in kinds or any(dtype.is_complex for dtype in found)  # they have no order
     if strict or imaginary:
         error = _ask(which, args)[1]

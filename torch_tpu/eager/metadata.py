@@ -63,7 +63,8 @@ def tensor_on_meta(leaf: TensorLeaf | NumberLeaf) -> torch.Tensor:
     """A contiguous tensor of the leaf's shape and dtype; the default dtype for a Python number."""
     if isinstance(leaf, TensorLeaf):
         return torch.empty(leaf.spec.sizes, dtype=leaf.dtype, device="meta")
-    return torch.tensor(leaf.value, dtype=leaf.dtype, device="meta")
+    dtype = torch.uint64 if leaf.kind == "u" else leaf.dtype
+    return torch.tensor(leaf.value, dtype=dtype, device="meta")
 
 
 def run(form: Form, meta: Arguments) -> Any:

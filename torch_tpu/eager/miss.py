@@ -108,9 +108,11 @@ def build(name: str, args: list[Any], device: int, offsets: list[int] | None) ->
     if log.enabled():
         log.miss(name, {a.name: repr(v) for a, v in zip(which.op._schema.arguments, args, strict=True)})
     if which.name is not None and data_dependent.needs_host(which.name, args):
+        cpu_errors.check_dtypes(which, args)
         return PlanSpec("host", _host_function(which))
     if which.name is None or not _computable(args):
         return PlanSpec("fallback")
+    _check_storages(name, args)
     overlap.check(which, args)
     if overlap.writes_twice(which, args):
         return PlanSpec("host", _one_by_one(which))
@@ -118,6 +120,19 @@ def build(name: str, args: list[Any], device: int, offsets: list[int] | None) ->
         return _program(which, args, name, device, offsets)
     except Exception as error:
         raise cpu_errors.better(which, args, error) from None
+
+
+def _check_storages(name: str, args: list[Any]) -> None:
+    """Raise where a storage was made smaller than a tensor on it."""
+    for leaf in leaves(args):
+        if isinstance(leaf, TensorLeaf) and 0 not in leaf.spec.sizes:
+            spans = ((n - 1) * s for n, s in zip(leaf.spec.sizes, leaf.spec.strides, strict=True))
+            needed = (leaf.spec.offset + sum(spans) + 1) * leaf.dtype.itemsize
+            if needed > leaf.nbytes:
+                raise RuntimeError(
+                    f"{name}(): a tensor of shape {list(leaf.spec.sizes)} requires a storage of {needed} "
+                    f"bytes, but its storage has {leaf.nbytes}: it was resized (untyped_storage().resize_)"
+                )
 
 
 def _program(which: Form, args: list[Any], name: str, device: int, offsets: list[int] | None) -> PlanSpec:

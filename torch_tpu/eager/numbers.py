@@ -51,7 +51,7 @@ _FIT_COMPUTED = {
 #: Random ops whose numbers are parameters of a distribution.
 _DRAWS = frozenset(
     {"bernoulli", "cauchy", "exponential", "geometric", "log_normal"}
-    | {"normal", "normal_functional", "random", "uniform"}
+    | {"normal", "normal_functional", "randint", "randint_like", "random", "uniform"}
 )
 
 
@@ -91,4 +91,7 @@ def check(name: str, args: list[Any]) -> None:
     def empty(leaf: TensorLeaf | NumberLeaf) -> Any:
         return torch.empty(0, dtype=leaf.dtype) if isinstance(leaf, TensorLeaf) else leaf
 
-    Arguments(map_leaves(args, empty), "cpu").call(form(name))
+    which = form(name)
+    declared = [a.name for a in which.op._schema.arguments]
+    nothing = [[0] if a == "size" else value for a, value in zip(declared, args, strict=True)]
+    Arguments(map_leaves(nothing, empty), "cpu").call(which)

@@ -21,6 +21,7 @@ from torch_tpu.runtime import client
 
 #: Words of random state at the head of the packed data.
 RANDOM_WORDS = 4
+_WIDE = {"i": np.int64, "u": np.uint64}
 _WORDS = {"c": 4}  # of a number by kind; the others take two
 
 
@@ -62,7 +63,7 @@ class TensorLeaf:
 class NumberLeaf:
     """A run-time number: a Python number, or a 0-dim CPU tensor of `dtype`.
 
-    kind: "i", "f", "b" or "c". index: its first word in the packed numbers.
+    kind: "i", "u" (an integer over int64's), "f", "b" or "c". index: its first word in the packed numbers.
     from_tensor: the op was given a tensor (a wrapped number when dtype is None).
     """
 
@@ -97,7 +98,7 @@ def _decode(words: jax.Array, kind: str) -> jax.Array:
         if client.platform() == "tpu":  # whose compiler aborts the process at complex128
             parts = parts[0].astype(np.float32), parts[1].astype(np.float32)
         return jax.lax.complex(*parts)
-    return jax.lax.bitcast_convert_type(words, np.int64 if kind == "i" else np.float64)
+    return jax.lax.bitcast_convert_type(words, _WIDE.get(kind, np.float64))
 
 
 @dataclass

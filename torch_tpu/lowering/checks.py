@@ -183,11 +183,15 @@ def nll_loss_rule(
     yield Bound(used, 0, classes, IndexError, "Target {value} is out of bounds.")
 
 
+def _classes(x: Array) -> int:
+    return x.shape[-1] if x.ndim else 1
+
+
 @rule("aten::multi_margin_loss")
 def multi_margin_loss_rule(x: Array, target: Array, *_: Any) -> Iterator[Bound]:
-    yield Bound(target, 0, x.shape[-1], RuntimeError, "target out of range")
+    yield Bound(target, 0, _classes(x), RuntimeError, "target out of range")
 
 
 @rule("aten::multilabel_margin_loss_forward")
 def multilabel_margin_loss_rule(x: Array, target: Array, *_: Any) -> Iterator[Bound]:
-    yield Bound(target, -1, x.shape[-1], RuntimeError, "argument #2 'target' is out of range")
+    yield Bound(target, -1, _classes(x), RuntimeError, "argument #2 'target' is out of range")

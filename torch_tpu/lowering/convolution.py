@@ -30,6 +30,8 @@ _SMALL_IMAGE = 49
 _LARGE_IMAGE = 256
 #: Kernels of at most so many elements are unrolled on a CPU.
 _FEW_SLICES = 64
+#: Groups of fewer input channels are left to XLA's own gradient by the kernel.
+_FEW_CHANNELS = 16
 
 
 @dataclass(frozen=True)
@@ -226,7 +228,29 @@ def _exact_image_gradient(
 def kernel_gradient(grad: jax.Array, x: jax.Array, shape: Sequence[int], geometry: Geometry) -> jax.Array:
     """The gradient of `conv` by a kernel of `shape`."""
     kernel = jax.ShapeDtypeStruct(tuple(shape), grad.dtype)
+    unrolled = math.prod(shape[2:]) <= _FEW_SLICES and not _is_tiled(shape[2:], geometry)
+    large = math.prod(grad.shape[2:]) > _SMALL_IMAGE and (geometry.groups == 1 or shape[1] >= _FEW_CHANNELS)
+    if _on_cpu() and unrolled and large:
+        return _kernel_gradient_by_image(grad, x, shape, geometry)
     return jax.linear_transpose(lambda w: conv(x, w, geometry), kernel)(grad)[0]
+
+
+def _kernel_gradient_by_image(
+    grad: jax.Array, x: jax.Array, shape: Sequence[int], geometry: Geometry
+) -> jax.Array:
+    """One matrix product (a group) with the windows of one image at a time: they stay in the cache.
+
+    XLA's own is a convolution with a kernel as large as the image: 2 to 5 times slower.
+    """
+    groups = geometry.groups
+
+    def add(total: jax.Array, image: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+        g, windows = image[0], _patches(image[1][None], shape[2:], geometry)
+        g, windows = g.reshape(*total.shape[:2], -1), windows.reshape(groups, total.shape[2], -1)
+        return total + jnp.einsum("gom,gkm->gok", g, windows), None
+
+    nothing = jnp.zeros((groups, shape[0] // groups, math.prod(shape[1:])), grad.dtype)
+    return lax.scan(add, nothing, (grad, x))[0].reshape(*shape)
 
 
 def _geometry(
@@ -236,6 +260,9 @@ def _geometry(
         return tuple(values) * (rank if len(values) == 1 else 1)
 
     extra = full(output_padding) if transposed else (0,) * rank
+    for e, s, d in zip(extra, full(stride), full(dilation), strict=True):
+        if e >= max(s, d):
+            raise RuntimeError(f"output padding {e} must be smaller than stride {s} or dilation {d}")
     pads = tuple((p, p - e) for p, e in zip(full(padding), extra, strict=True))
     return Geometry(full(stride), pads, full(dilation), groups)
 

@@ -285,8 +285,12 @@ def randint_like_low(key: Key, self: Array, low: Any, high: Any) -> Array:
 
 
 @lower("aten::randperm", "aten::randperm.generator", random=True)
-def randperm(key: Key, n: int) -> Array:
+def randperm(key: Key, n: int, dtype: torch.dtype | None = None) -> Array:
     """The numbers below `n` as the low bits of random words, in the order of the words."""
+    dtype = dtype or torch.int64
+    most = round(2 / torch.finfo(dtype).eps) + 1 if dtype.is_floating_point else torch.iinfo(dtype).max
+    if n > most:
+        raise RuntimeError(f"randperm(): {dtype} holds integers up to {most}, but n is {n}")
     low = np.uint64((1 << max(n - 1, 0).bit_length()) - 1)
     words = (bits(key, (n,), 64) & ~low) | jax.lax.iota(np.uint64, n)
     return (jnp.sort(words) & low).astype(jnp.int64)

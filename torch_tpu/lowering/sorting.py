@@ -29,7 +29,7 @@ def _key(x: jax.Array, descending: bool) -> jax.Array:
     if jnp.issubdtype(kind, np.floating):
         if kind.itemsize < 4:
             x = x.astype(np.float32)
-        x = jnp.where(jnp.isnan(x), np.nan, x + 0.0)  # one NaN, one zero
+        x = _plain_zero(jnp.where(jnp.isnan(x), np.nan, x))  # one NaN, one zero
         bits = lax.bitcast_convert_type(x, wide)
         key = bits ^ ((bits >> (8 * wide.itemsize - 1)) & limits.max)
     elif kind in (np.uint32, np.uint64):
@@ -37,6 +37,11 @@ def _key(x: jax.Array, descending: bool) -> jax.Array:
     else:
         key = x.astype(wide)
     return ~key if descending else key
+
+
+def _plain_zero(x: jax.Array) -> jax.Array:
+    """x without -0. Not `x + 0`: XLA takes that for x."""
+    return jnp.where(x == 0, jnp.zeros((), x.dtype), x)
 
 
 def _order_by_pairs(key: jax.Array) -> jax.Array:
@@ -105,7 +110,7 @@ def _top_places(rows: jax.Array, k: int, largest: bool) -> jax.Array:
         return order(rows, descending=largest)[..., :k]
     # XLA has a fast float32 top-k, in the total order: -NaN < -inf < ... < inf < NaN.
     rows = dtypes.cast(rows, np.float32)
-    rows = jnp.where(jnp.isnan(rows), np.float32(np.nan), rows + 0.0)
+    rows = _plain_zero(jnp.where(jnp.isnan(rows), np.float32(np.nan), rows))
     return lax.top_k(rows if largest else -rows, k)[1]
 
 
