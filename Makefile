@@ -28,10 +28,12 @@ venv: $(VENV)/.built
 # torch first and by itself: it decides which build of torch everything else is installed beside.
 $(VENV)/.torch:
 	$(PYTHON) -m venv $(VENV)
+	@echo "installing PyTorch and the other packages (some minutes, once)"
 	$(BIN)/pip install --quiet $(TORCH) "setuptools>=77" wheel ninja "numpy>=2"
 	touch $@
 
 $(VENV)/.installed: pyproject.toml setup.py $(VENV)/.torch
+	@echo "compiling the C++ core and installing the rest (2 to 10 minutes, once)"
 	$(BIN)/pip install --quiet --no-build-isolation --config-settings editable_mode=compat -e ".[demo,test,dev]"
 	touch $@
 

@@ -1,15 +1,17 @@
 """A fixed part of the OpInfo samples: `python -m tests.opinfo` runs them all.
 
-The ops that programs use most, forward and backward; and one op in ten of the others, its first samples.
+The ops that programs use most, forward and backward; one case (op, dtype, variant) in ten of all, on its
+first sample; and every case that ever failed and passes now.
 """
 
 from __future__ import annotations
 
 import zlib
+from pathlib import Path
 
 import pytest
 
-from tests.opinfo.worker import OPS, run_case
+from tests.opinfo.worker import OPS, cases, run_case
 from tests.support import DEVICE
 
 MOST_USED = """
@@ -22,7 +24,24 @@ MOST_USED = """
     reshape rsqrt scatter_add sigmoid sin softmax sort split sqrt stack std sub sum t tanh topk
     transpose tril var where
 """.split()  # noqa: SIM905 (a list of quoted names is harder to read)
-REST = sorted(name for name in OPS if name not in MOST_USED and zlib.crc32(name.encode()) % 10 == 0)
+#: Of each op one part in ten of its cases, by a hash that never changes.
+TENTH = [
+    (name, dtype, variant)
+    for name, dtype, variants in cases([], [], [])
+    for variant in variants
+    if zlib.crc32(f"{name}|{dtype}|{variant}".encode()) % 10 == 0
+]
+HALF = ("bfloat16", "float16")
+#: What docs/differences.md says is not the CPU's: dtypes by op.
+NOT_THE_CPU_S = {
+    **dict.fromkeys(("native_layer_norm", "native_batch_norm"), HALF),  # statistics in float32, as on CUDA
+    **dict.fromkeys(("_native_batch_norm_legit", "_batch_norm_with_update"), HALF),
+    "matrix_exp": HALF,  # the CPU overflows
+    **dict.fromkeys(("special.bessel_j0", "special.bessel_y1"), ("float64",)),  # the CPU is imprecise
+}
+ONCE_FAILED = [
+    tuple(line.split("|")) for line in (Path(__file__).parent / "opinfo/once_failed.txt").read_text().split()
+]
 
 
 def _check(name: str, variant: str, limit: int) -> None:
@@ -40,9 +59,18 @@ def test_most_used(name: str, variant: str) -> None:
         _check(name, variant, 4)
 
 
-@pytest.mark.parametrize("name", REST)
-def test_one_in_ten(name: str) -> None:
-    _check(name, "forward", 2)
+@pytest.mark.parametrize("name", sorted({name for name, _, _ in TENTH}))
+def test_one_case_in_ten(name: str) -> None:
+    for op, dtype, variant in TENTH:
+        if op == name and dtype not in NOT_THE_CPU_S.get(op, ()):
+            result = run_case(op, dtype, variant, DEVICE, 1)
+            assert result["status"] != "fail", f"{dtype} {variant}: {result['error']}"
+
+
+@pytest.mark.parametrize("case", ONCE_FAILED, ids="|".join)
+def test_what_failed_once(case: tuple[str, str, str]) -> None:
+    result = run_case(*case, DEVICE, 4)
+    assert result["status"] != "fail", result["error"]
 
 
 def test_a_wrong_result_fails(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.device.subprocesses import run
-from tests.support import assert_same
+from tests.support import assert_same, to
 
 D = "tpu"
 
@@ -326,3 +326,40 @@ def test_a_freed_storage_is_not_read(read: str) -> None:
         eval(read, {"x": x})
     x.untyped_storage().resize_(16)
     assert x.fill_(3).tolist() == [3.0] * 4
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta", "tpu"])
+@pytest.mark.parametrize(
+    "make",
+    [torch.zeros_like, torch.ones_like, torch.rand_like, torch.randn_like, torch.empty_like]
+    + [lambda x, **k: torch.full_like(x, 2, **k), lambda x, **k: torch.randint_like(x, 5, **k)]
+    + [lambda x, **k: x.new_zeros(3, **k), lambda x, **k: x.new_ones(3, **k)]
+    + [lambda x, **k: x.new_full((2,), 3.0, **k)],
+)
+def test_factories_on_another_device(make: Any, device: str) -> None:
+    made = make(torch.ones(2, device=D), device=device, dtype=torch.float64)
+    assert made.device.type == device and made.dtype == torch.float64
+
+
+def test_packed_sequences() -> None:
+    x = torch.randn(3, 2, 4)
+    for lengths, options in (([3, 2], {}), (torch.tensor([2, 3]), {"enforce_sorted": False})):
+        other = x.to(D).requires_grad_()
+        packed = nn.utils.rnn.pack_padded_sequence(other, lengths, **options)  # type: ignore[arg-type]
+        expected = nn.utils.rnn.pack_padded_sequence(x, lengths, **options)  # type: ignore[arg-type]
+        assert torch.equal(packed.data.cpu(), expected.data)
+        assert torch.equal(packed.batch_sizes, expected.batch_sizes)
+        nn.utils.rnn.pad_packed_sequence(packed)[0].sum().backward()
+        assert other.grad is not None and other.grad.sum() == 20
+    assert nn.utils.rnn.pack_sequence([torch.ones(3, 2, device=D)]).data.shape == (3, 2)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [nn.Conv2d(3, 4, 3), nn.ConvTranspose2d(3, 2, 3, stride=2), nn.PixelShuffle(1), nn.ReflectionPad2d(1)]
+    + [nn.ReplicationPad2d(1), nn.ChannelShuffle(3)],
+)
+def test_channels_last_is_kept(module: nn.Module) -> None:
+    x = torch.randn(2, 3, 8, 8)
+    for given in (x, x.to(memory_format=torch.channels_last)):
+        assert to(module)(given.to(D)).stride() == module(given).stride()

@@ -69,6 +69,8 @@ def report() -> None:
         table.add_row(name.replace("_", " "), f"{value:.3f}" if isinstance(value, float) else f"{value:,}")
     table.add_row("fallbacks to the CPU", f"{sum(fallbacks.values()):,}")
     console = Console()
+    if not console.is_terminal:
+        console.width = 160  # paths with their lines
     console.print(table)
     for title, counts in (("fallbacks by op", fallbacks), ("synchronisations by line", lines)):
         if counts:

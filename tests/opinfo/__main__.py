@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from tests.opinfo.page import write_page
 from tests.opinfo.report import Report, show, write_html
 from tests.opinfo.runner import Runner, Task
 from tests.opinfo.worker import cases
@@ -20,6 +21,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.opinfo", description="PyTorch's OpInfo samples.")
     parser.add_argument("--report", type=Path, required=True, help="JSON file; a rerun continues it")
     parser.add_argument("--html", type=Path, help="also write a page")
+    parser.add_argument("--docs", type=Path, help="also write docs/ops.md")
     parser.add_argument("--device", default="tpu")
     parser.add_argument("--ops", type=words, default=[], help="comma-separated names in op_db; default all")
     parser.add_argument("--dtypes", type=words, default=[], help="such as float32,int64; default all")
@@ -56,6 +58,8 @@ def main() -> None:
     show(report, console)
     if options.html:
         write_html(report, options.html)
+    if options.docs:
+        write_page(report, options.docs)
 
 
 if __name__ == "__main__":

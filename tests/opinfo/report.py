@@ -25,7 +25,8 @@ class Report:
     def __init__(self, path: Path, device: str) -> None:
         self._path, self._saved = path, time.monotonic()
         self.results: dict[Key, dict[str, Any]] = {}
-        self._about = {"device": device, "torch": torch.__version__}
+        self.torch = torch.__version__
+        self._about = {"device": device, "torch": self.torch}
         if path.exists():
             data = json.loads(path.read_text())
             if {k: data.get(k) for k in self._about} != self._about:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import random
 import resource
@@ -21,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import torch_tpu._C
 from tests.opinfo import judge
 from tests.opinfo.place import Call, place, widened
+from tests.opinfo.served import Served, kind
 from tests.opinfo.variants import VARIANTS, Inapplicable, Observed, Variant
 
 OPS: dict[str, Any] = {op.full_name: op for op in op_db}
@@ -38,13 +40,15 @@ UNINITIALISED = frozenset(
     }
 )
 #: Ops that return indices; which index among equal elements is not said.
-ANY_OF_EQUALS = frozenset({"argsort", "mode", "sort", "topk"})
+ANY_OF_EQUALS = frozenset({"argsort", "kthvalue", "mode", "msort", "sort", "topk"})
 #: Ops that make tensors where `device=` says, though their samples do not say it.
 FACTORIES = frozenset(
     {"arange", "linspace", "linspace.tensor_overload", "logspace", "logspace.tensor_overload"}
 )
 #: Ops whose other arguments PyTorch wants on the CPU, whatever the device of the input.
 HOST_ARGUMENTS = frozenset({"tensor_split"})
+#: (op, variant) in which PyTorch's CPU kernel itself may crash the process.
+CPU_CRASHES = frozenset({("native_batch_norm", "out")})
 #: A worker larger than this (bytes) is replaced: compiled programs stay in memory.
 RESIDENT_LIMIT = 5 << 30
 
@@ -76,6 +80,8 @@ def run_case(name: str, dtype_text: str, variant_name: str, device: str, limit: 
     op, dtype, variant = OPS[name], getattr(torch, dtype_text), VARIANTS[variant_name]
     started, before = time.perf_counter(), _fallbacks()
     result: Result = {"status": "skip", "samples": 0, "failed": 0}
+    if (name, variant_name) in CPU_CRASHES:
+        return {**result, "reason": "PyTorch's CPU kernel writes beyond its outputs, and may crash"}
     try:
         calls = samples(op, dtype, variant, limit)
     except Exception as error:  # the sample generator itself has no CPU kernel for this dtype
@@ -91,6 +97,8 @@ def run_case(name: str, dtype_text: str, variant_name: str, device: str, limit: 
         result["reason"] = "no samples"
     after = _fallbacks()
     result["fallbacks"] = sorted(k for k, n in after.items() if n > before.get(k, 0))
+    if variant_name == "forward" and result["status"] == "pass":
+        result["served"] = trial.served(calls[0], set(result["fallbacks"]))
     result["seconds"] = round(time.perf_counter() - started, 3)
     return result
 
@@ -121,6 +129,13 @@ class Trial:
             result["failed"] += 1
             result.setdefault("error", _text(error) + _where(error))
             result.setdefault("sample", _describe(call))
+
+    def served(self, call: Call, fallbacks: set[str]) -> list[str]:
+        """What serves the ATen ops of a call: see `served.kind`; "CPU" for a fallback."""
+        with Served() as served, contextlib.suppress(Exception):
+            self._on(call, self.device)
+        kinds = {"CPU" if name in fallbacks else kind(name) for name in served.names}
+        return sorted(kinds - {"PyTorch"} or {"PyTorch"})
 
     def _on(self, call: Call, device: str) -> Observed:
         placed = place(call, device)
@@ -168,7 +183,7 @@ class Trial:
         return False
 
     def _is_any_of_equals(self, call: Call, result: Any) -> bool:
-        if self.op.full_name not in ANY_OF_EQUALS or result.dtype != torch.int64:
+        if self.op.full_name not in ANY_OF_EQUALS or not (result.dtype == torch.int64 or self.variant.grad):
             return False
         return torch.unique(call.input.detach()).numel() < call.input.numel()
 

@@ -89,21 +89,23 @@ class Tree {
   size_t next_ = 0;
 };
 
-py::list plain_arguments(Call& call) {
+py::list plain_arguments(const OpEntry& entry, c10::ArrayRef<c10::IValue> arguments) {
   py::list result;
-  const auto& declared = call.entry.schema.arguments();
-  for (size_t i = 0; i < declared.size(); ++i) result.append(python_argument(call.argument(i), declared[i]));
+  const auto& declared = entry.schema.arguments();
+  for (size_t i = 0; i < declared.size(); ++i) result.append(python_argument(arguments[i], declared[i]));
   return result;
 }
 
+py::list plain_arguments(Call& call) { return plain_arguments(call.entry, call.arguments()); }
+
 template <class F>
-auto python(Call& call, F f) {
+auto python(Call* call, F f) {
   try {
     return f();
   } catch (py::error_already_set& error) {
     error.restore();
   }
-  raise_python_error(&call);
+  raise_python_error(call);
 }
 
 }  // namespace
@@ -128,7 +130,7 @@ void raise_python_error(Call* call) {
 
 std::unique_ptr<Plan> build_plan(Call& call, bool dynamic_offsets) {
   Gil gil;
-  return python(call, [&] {
+  return python(&call, [&] {
     py::list offsets;
     for (uint32_t leaf : call.offset_leaves) offsets.append(leaf);
     const auto spec =
@@ -141,7 +143,7 @@ std::unique_ptr<Plan> build_plan(Call& call, bool dynamic_offsets) {
 void run_host(Call& call, const Plan& plan) {
   Gil gil;
   std::vector<c10::IValue> results;
-  python(call, [&] {
+  python(&call, [&] {
     const auto returns = call.entry.schema.returns();
     py::object result = py::reinterpret_borrow<py::object>(plan.function)(*py::tuple(plain_arguments(call)));
     if (returns.size() == 1) {
@@ -159,23 +161,20 @@ void run_host(Call& call, const Plan& plan) {
 
 void ask_numbers(Call& call) {
   Gil gil;
-  python(call, [&] { return miss().attr("check_numbers")(call.entry.name, Tree(call).arguments()), true; });
+  python(&call, [&] { return miss().attr("check_numbers")(call.entry.name, Tree(call).arguments()), true; });
 }
 
-void announce_fallback(Call& call) {
-  if (fallback_policy() == Fallback::Allow) {
-    Gil gil;
-    count_fallback(call.entry.name.c_str());
-    return;
-  }
+void announce_fallback(OpEntry& entry, c10::ArrayRef<c10::IValue> arguments) {
   Gil gil;
-  python(call, [&] {
-    miss().attr("announce_fallback")(call.entry.name, plain_arguments(call),
-                                     fallback_policy() == Fallback::Error, call.entry.fallbacks.load() == 0);
-    return true;
-  });
-  call.entry.fallbacks += 1;
-  count_fallback(call.entry.name.c_str());
+  if (fallback_policy() != Fallback::Allow) {
+    python(nullptr, [&] {
+      miss().attr("announce_fallback")(entry.name, plain_arguments(entry, arguments),
+                                       fallback_policy() == Fallback::Error, entry.fallbacks.load() == 0);
+      return true;
+    });
+    entry.fallbacks += 1;
+  }
+  count_fallback(entry.name.c_str());
 }
 
 void bind_kernels(py::module_& m) {

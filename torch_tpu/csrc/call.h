@@ -43,6 +43,9 @@ class Call {
   std::optional<at::Generator> generator;
 
   const c10::IValue& argument(size_t i) const { return stack[first + i]; }
+  c10::ArrayRef<c10::IValue> arguments() const {
+    return c10::ArrayRef<c10::IValue>(stack.data() + first, stack.size() - first);
+  }
   // Walks the arguments again, for a plan miss.
   std::vector<Leaf> leaves();
 

@@ -67,7 +67,8 @@ std::optional<c10::ScalarType> raw_dtype(c10::ScalarType dtype) {
 void copy_on_device(const at::Tensor& dst, const at::Tensor& src, bool non_blocking) {
   if (is_tpu(src) && share_value(dst, src)) return;
   const auto raw = raw_dtype(dst.scalar_type());
-  if (raw && src.scalar_type() == dst.scalar_type() && !src.is_conj() && !dst.is_conj()) {
+  if (raw && src.scalar_type() == dst.scalar_type() && !src.is_conj() && !dst.is_conj() && !src.is_neg() &&
+      !dst.is_neg()) {
     return copy_on_device(dst.view(*raw), src.view(*raw), non_blocking);
   }
   static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::copy_", "");
@@ -190,7 +191,8 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking)
   const auto device = self.device().index();
   const bool raw = raw_dtype(self.scalar_type()) || raw_dtype(source.scalar_type());
   if (raw && is_tpu(source) &&
-      (source.scalar_type() != self.scalar_type() || source.is_conj())) {  // the host converts
+      (source.scalar_type() != self.scalar_type() || source.is_conj() ||
+       source.is_neg())) {  // the host converts
     const auto host = at::empty(source.sizes(), source.options().device(c10::kCPU));
     copy_to_host(host, source);
     return copy_(self, host, non_blocking);

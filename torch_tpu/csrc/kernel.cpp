@@ -22,6 +22,8 @@ const std::unordered_set<std::string>& composed() {
                                                      "aten::_linalg_check_errors",
                                                      "aten::_unsafe_view",
                                                      "aten::new_empty",
+                                                     "aten::_pack_padded_sequence",
+                                                     "aten::polygamma_",
                                                      "aten::new_empty_strided",
                                                      "aten::_to_copy",
                                                      "aten::clone",
@@ -166,7 +168,24 @@ void reload(Call& call, const Plan& plan) {
   keep_program(*plan.program);
 }
 
+// Whether a call makes its result on another device than that of its tensor: zeros_like(x, device="cpu").
+bool leaves_device(const OpEntry& entry, const torch::jit::Stack& stack) {
+  const size_t first = stack.size() - entry.schema.arguments().size();
+  const auto& wanted = stack[first + entry.device_argument];
+  if (!wanted.isDevice()) return false;
+  for (size_t i = first; i < stack.size(); ++i) {
+    if (stack[i].isTensor() && stack[i].toTensor().defined()) {
+      const auto device = wanted.toDevice(), own = stack[i].toTensor().device();
+      return device.type() != own.type() || (device.has_index() && device.index() != own.index());
+    }
+  }
+  return false;
+}
+
 void run_op(OpEntry& entry, const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+  if (entry.device_argument >= 0 && leaves_device(entry, stack)) {
+    return op.callBoxedForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd, stack);
+  }
   metrics().ops.fetch_add(1, std::memory_order_relaxed);
   const Plan* plan;
   {
@@ -178,7 +197,7 @@ void run_op(OpEntry& entry, const c10::OperatorHandle& op, torch::jit::Stack& st
     if (plan == nullptr) plan = new_plan(call);
     if (plan->kind == Plan::Kind::Program) return execute(call, *plan);
     if (plan->kind == Plan::Kind::Host) return run_host(call, *plan);
-    announce_fallback(call);
+    announce_fallback(entry, call.arguments());
   }
   at::native::cpu_fallback(op, &stack, /*error_on_views=*/true);
 }

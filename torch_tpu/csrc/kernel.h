@@ -32,8 +32,8 @@ void run_host(Call& call, const Plan& plan);
 void check_numbers(Call& call, const Plan& plan);
 // Asks the CPU's kernel whether it takes the numbers of a call; raises its error. bridge.cpp
 void ask_numbers(Call& call);
-// Counts, and warns of or refuses, a run on the CPU. bridge.cpp
-void announce_fallback(Call& call);
+// Counts, and warns of or refuses, a run on the CPU of an op with these arguments. bridge.cpp
+void announce_fallback(OpEntry& entry, c10::ArrayRef<c10::IValue> arguments);
 
 void bind_kernels(pybind11::module_& m);
 

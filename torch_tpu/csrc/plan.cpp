@@ -50,7 +50,10 @@ Policy parse_policy(const c10::FunctionSchema& schema, const py::object& spec) {
 }  // namespace
 
 OpEntry::OpEntry(const c10::FunctionSchema& schema)
-    : schema(schema), name(full_name(schema)), foreach (name.starts_with("aten::_foreach_")) {
+    : schema(schema),
+      name(full_name(schema)),
+      foreach (name.starts_with("aten::_foreach_")),
+      device_argument(schema.argumentIndexWithName("device").value_or(-1)) {
   for (const auto& argument : schema.arguments()) {
     written.push_back(argument.alias_info() != nullptr && argument.alias_info()->isWrite());
   }

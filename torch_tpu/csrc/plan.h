@@ -116,6 +116,7 @@ class OpEntry {
   const c10::FunctionSchema& schema;
   const std::string name;     // "aten::add.Tensor"
   const bool foreach;         // one of aten::_foreach_*
+  const int device_argument;  // place of `device`, or -1
   std::vector<bool> written;  // by argument: aliased for writing
   const Policy& policy();     // takes the GIL at the first call
 

@@ -29,6 +29,7 @@ void register_device(pybind11::module_& m) {
   bind_generator(m);
   register_hooks();
   register_profiler();
+  register_sparse();
 }
 
 }  // namespace torch_tpu

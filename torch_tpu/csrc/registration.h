@@ -19,5 +19,6 @@ void register_host_allocator();             // host_allocator.h
 void bind_generator(pybind11::module_& m);  // generator.h
 void register_hooks();
 void register_profiler();
+void register_sparse();
 
 }  // namespace torch_tpu

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdio>
 #include <mutex>
 #include <unordered_map>
 
@@ -132,15 +133,26 @@ void delete_record(void* context) {
   delete record;
 }
 
+// "1.50 GiB".
+std::string readable(int64_t nbytes) {
+  if (nbytes < 1024) return c10::str(nbytes, " bytes");
+  double size = static_cast<double>(nbytes) / 1024;
+  size_t unit = 0;
+  for (; size >= 1024 && unit < 3; ++unit) size /= 1024;
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f %ciB", size, "KMGT"[unit]);
+  return text;
+}
+
 void count_allocation(c10::DeviceIndex device, int64_t nbytes) {
   auto& counters = memory_counters(device);
   const int64_t limit = memory_limit(device);
   const int64_t now = counters.allocated.load();
   if (limit > 0 && (nbytes > limit || now > limit - nbytes)) {
     counters.ooms += 1;
-    TORCH_CHECK_WITH(OutOfMemoryError, false, "TPU out of memory. Tried to allocate ", nbytes,
-                     " bytes. Device tpu:", static_cast<int>(device), " has a capacity of ", limit,
-                     " bytes of which ", now,
+    TORCH_CHECK_WITH(OutOfMemoryError, false, "TPU out of memory. Tried to allocate ", readable(nbytes),
+                     ". Device tpu:", static_cast<int>(device), " has a capacity of ", readable(limit),
+                     " of which ", readable(now),
                      " are allocated by PyTorch. Free tensors, use smaller batches, or raise the limit with "
                      "torch.tpu.set_per_process_memory_fraction.");
   }

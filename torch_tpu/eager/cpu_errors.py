@@ -109,14 +109,27 @@ def check_dtypes(which: Form, args: list[Any]) -> None:
     inexact = "b" not in kinds and all(dtype.is_floating_point or dtype.is_complex for dtype in found)
     mixed = base in _STRICT and len(set(found)) > 1
     scaled = base in ("add", "sub", "rsub") and _has_odd_alpha(which, args)
-    masked = base in _MASKED and found[1:2] != [torch.bool]
-    masked = masked or (base == "nonzero" and found[1:] not in ([], [torch.int64]))
-    strict = mixed or scaled or masked or (base in _INEXACT and not inexact)
+    strict = mixed or scaled or _has_odd_mask(base, found) or (base in _INEXACT and not inexact)
     imaginary = "c" in kinds or any(dtype.is_complex for dtype in found)  # they have no order
     if strict or imaginary:
         error = _ask(which, args)[1]
         if error is not None and _concerns_dtypes(error, found, strict, imaginary):
             raise error
+
+
+def check_masks(which: Form, args: list[Any]) -> None:
+    """Raise what the CPU raises for the dtype of a mask, or of the `out=` of `nonzero`."""
+    base = (which.name or "").removeprefix("aten::").partition(".")[0]
+    found = [leaf.dtype for leaf in leaves(args) if isinstance(leaf, TensorLeaf)]
+    error = _ask(which, args)[1] if _has_odd_mask(base, found) else None
+    if error is not None:
+        raise error
+
+
+def _has_odd_mask(base: str, found: list[torch.dtype]) -> bool:
+    if base == "nonzero":
+        return found[1:] not in ([], [torch.int64])
+    return base in _MASKED and found[1:2] != [torch.bool]
 
 
 def _concerns_dtypes(error: Exception, found: list[torch.dtype], strict: bool, imaginary: bool) -> bool:

@@ -7,10 +7,29 @@ import warnings
 from typing import Any
 
 import torch
+from torch._prims_common import suggest_memory_format
 
 from torch_tpu import _C
 from torch_tpu.eager.forms import Form
 from torch_tpu.eager.program import FreshTensor, NumberLeaf, TensorLeaf, map_leaves
+
+#: Ops whose result is in channels_last where one of so many first arguments is.
+_FORMAT_OF = {
+    "_convolution": 2,
+    "convolution": 2,
+    "max_unpool2d": 1,
+    "native_channel_shuffle": 1,
+    "pixel_shuffle": 1,
+    "reflection_pad2d": 1,
+    "replication_pad2d": 1,
+}
+
+
+_BATCH_NORMS = frozenset(
+    f"aten::{name}"
+    for name in ("native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional")
+)
+_TRAINING = 5  # place of `training` among their arguments
 
 
 class NoMetadata(Exception):
@@ -73,9 +92,29 @@ def run(form: Form, meta: Arguments) -> Any:
         with warnings.catch_warnings():
             # The core resizes `out=` itself, and warns then.
             warnings.filterwarnings("ignore", message=".*An output with one or more elements was resized")
-            return meta.call(form)
+            return _in_format(form, meta, _without_statistics(form, meta, meta.call(form)))
     except (NotImplementedError, AttributeError) as error:  # some kernels in Python stumble over None
         raise NoMetadata(str(error)) from error
+
+
+def _without_statistics(form: Form, meta: Arguments, result: Any) -> Any:
+    """Batch norm in evaluation saves no statistics on the CPU; the meta kernel is CUDA's."""
+    if (form.name or "").partition(".")[0] not in _BATCH_NORMS or meta.args[_TRAINING]:
+        return result
+    mean, deviation = result[1].new_empty(0), result[2].new_empty(0)
+    return (result[0], mean, deviation, *result[3:])
+
+
+def _in_format(form: Form, meta: Arguments, result: Any) -> Any:
+    """The result in the memory format that the CPU gives it, where the meta kernel has another."""
+    deciding = _FORMAT_OF.get((form.name or "").removeprefix("aten::"), 0)
+    if form.written or not isinstance(result, torch.Tensor) or result.ndim not in (4, 5):
+        return result
+    last = torch.channels_last if result.ndim == 4 else torch.channels_last_3d
+    for x in meta.args[:deciding]:
+        if x.ndim == result.ndim and suggest_memory_format(x) == last:
+            return result.contiguous(memory_format=last)
+    return result
 
 
 def fresh_tensor(meta: torch.Tensor) -> FreshTensor:

@@ -108,8 +108,8 @@ def build(name: str, args: list[Any], device: int, offsets: list[int] | None) ->
     if log.enabled():
         log.miss(name, {a.name: repr(v) for a, v in zip(which.op._schema.arguments, args, strict=True)})
     if which.name is not None and data_dependent.needs_host(which.name, args):
-        cpu_errors.check_dtypes(which, args)
-        return PlanSpec("host", _host_function(which))
+        cpu_errors.check_masks(which, args)
+        return PlanSpec("host", _host_function(which, data_dependent.HOST[which.name]))
     if which.name is None or not _computable(args):
         return PlanSpec("fallback")
     _check_storages(name, args)
@@ -164,10 +164,8 @@ def _has_dtype(dtype: torch.dtype) -> bool:
     return dtype in dtypes.JAX_DTYPE and not lacking
 
 
-def _host_function(which: Form) -> Callable[..., Any]:
-    """The op as a Python function of torch tensors, from the function of its functional form."""
-    assert which.name is not None
-    function = data_dependent.HOST[which.name]
+def _host_function(which: Form, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The op as a Python function of torch tensors, from a function that does its functional form."""
 
     def host(*args: Any) -> Any:
         inputs = [a for i, a in enumerate(args) if i not in which.outs]
@@ -176,13 +174,29 @@ def _host_function(which: Form) -> Callable[..., Any]:
             return results
         outputs = results if isinstance(results, tuple) else (results,)
         for i, output in zip(which.written, outputs, strict=True):
-            if which.outs and args[i].shape != output.shape:
-                args[i].resize_(output.shape)
-            args[i].copy_(output)
+            lists = isinstance(args[i], (list, tuple))
+            for target, value in zip(args[i], output, strict=True) if lists else [(args[i], output)]:
+                if which.outs and target.shape != value.shape:
+                    target.resize_(value.shape)
+                target.copy_(value)
         written = tuple(args[i] for i in which.written)
         return written if len(written) > 1 else written[0]
 
     return host
+
+
+def _functional(which: Form) -> Callable[..., Any]:
+    """The functional form of an `out=` op as a function of its arguments in schema order."""
+    assert which.name is not None
+    op = overload(which.name)
+    arguments = [a for i, a in enumerate(which.op._schema.arguments) if i not in which.outs]
+
+    def function(*inputs: Any) -> Any:
+        named = list(zip(arguments, inputs, strict=True))
+        keywords = {a.name: value for a, value in named if a.kwarg_only}
+        return op(*(value for a, value in named if not a.kwarg_only), **keywords)
+
+    return function
 
 
 def _one_by_one(which: Form) -> Callable[..., Any]:
@@ -203,6 +217,13 @@ def _one_by_one(which: Form) -> Callable[..., Any]:
 
 
 Compute = Callable[[list[Any], Any], list[Any]]
+
+
+def _other_shapes(after: Any, before: Any) -> bool:
+    """Whether a call resizes tensors of a list that it writes."""
+    if not isinstance(before, list):
+        return False
+    return any(tuple(a.shape) != b.spec.sizes for a, b in zip(after, before, strict=True))
 
 
 class _Build:
@@ -248,6 +269,8 @@ class _Build:
             for i in self.form.outs
             if isinstance(meta.args[i], torch.Tensor) and tuple(meta.args[i].shape) != self.args[i].spec.sizes
         ]
+        if any(_other_shapes(meta.args[i], self.args[i]) for i in self.form.outs):
+            return PlanSpec("host", _host_function(self.form, _functional(self.form)))
         if resized:
             outs = self._resized(meta)
             return PlanSpec(resizes=[(i, tuple(outs[i].shape), outs[i].stride()) for i in resized])
@@ -275,6 +298,8 @@ class _Build:
         returns = self.form.op._schema.returns
         if self.form.in_place and all(r.alias_info is not None for r in returns):
             self._read_returns((None,) * len(returns))
+        elif self.form.outs:
+            return PlanSpec("host", _host_function(self.form, _functional(self.form)))
         elif self.form.written or self.lowering is None:
             return PlanSpec("fallback")
         else:

@@ -271,6 +271,8 @@ def _fit(result: Any, dtype: torch.dtype, sizes: tuple[int, ...]) -> jax.Array:
         return array
     if array.size == 1 and math.prod(sizes) == 1:
         return array.reshape(sizes)
+    if 0 in sizes:
+        return jnp.zeros(sizes, array.dtype)
     if array.ndim > len(sizes):
         raise RuntimeError(f"lowering gave shape {array.shape} where the op's metadata says {sizes}")
     return jnp.broadcast_to(array, sizes)

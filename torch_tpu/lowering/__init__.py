@@ -18,6 +18,7 @@ FAMILIES = (
     "activations",
     "indexing",
     "scatter",
+    "sparse",
     "sorting",
     "shapes",
     "prims",

@@ -214,7 +214,8 @@ def _exact_image_gradient(
     (n, groups), kernel, out = (grad.shape[0], geometry.groups), w.shape[2:], grad.shape[2:]
     grad = grad.reshape(n, groups, -1, *out)
     w = w.reshape(groups, -1, w.shape[1], math.prod(kernel))
-    padded = [size + lo + hi for size, (lo, hi) in zip(shape[2:], geometry.padding, strict=True)]
+    # High padding is negative where output padding is larger than padding.
+    padded = [size + lo + max(hi, 0) for size, (lo, hi) in zip(shape[2:], geometry.padding, strict=True)]
     image = jnp.zeros((n, shape[1], *padded), grad.dtype)
     for i, position in enumerate(itertools.product(*map(range, kernel))):
         start = [p * d for p, d in zip(position, geometry.dilation, strict=True)]

@@ -404,7 +404,7 @@ def cdist_backward(grad: Array, x1: Array, x2: Array, p: float, cdist: Array) ->
     difference = _distances(_floating(x1), _floating(x2))
     slope = _norm_slope(difference, _floating(cdist)[..., None], p)
     if difference.size == 0:  # else with the batch dimensions to which x1 was broadcast
-        return jnp.zeros_like(x1)
+        return jnp.zeros((), x1.dtype)
     return jnp.sum(_floating(grad)[..., None] * slope, axis=-2)
 
 

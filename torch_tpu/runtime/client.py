@@ -26,6 +26,7 @@ import importlib.util
 import os
 import sys
 import threading
+import warnings
 from typing import Any
 
 PLATFORMS = ("tpu", "cpu", "cuda")
@@ -119,6 +120,9 @@ def devices() -> list[Any]:
 
 
 def _start() -> list[Any]:
+    # A forked child that does not use the device, such as a DataLoader's worker, comes to no harm; one that
+    # does is told so (`in_bad_fork`).
+    warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
     name = platform()
     if name == "cpu":
         return _start_cpu()
