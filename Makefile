@@ -69,6 +69,7 @@ types: $(VENV)/.installed
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.dispatch
 	$(BIN)/python -m benchmarks.training
+	$(BIN)/python -m benchmarks.convolutions
 	$(BIN)/python -m benchmarks.memory
 	$(BIN)/python -m benchmarks.recompiles
 	$(BIN)/python -m benchmarks.startup

@@ -241,6 +241,7 @@ def test_sparse_gradients_of_embeddings(optimizer: Any, options: dict[str, float
     [
         ("coo() + dense(3, 4)", "add\\(sparse, dense\\) is not supported"),
         ("dense(3, 3) + coo()", "same size"),
+        ("coo() * dense(3, 4).to_sparse(1)", "same number of sparse dimensions"),
         ("coo() @ dense(3, 4)", "cannot be multiplied|size mismatch"),
         (
             "torch.sparse_coo_tensor([[0, 5], [1, 0]], [1.0, 2.0], (2, 2), device=D, check_invariants=True)",

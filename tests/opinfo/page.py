@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.opinfo.report import Key, Report
+from tests.opinfo.worker import cases
 
 #: Columns of the table, and the variants that each sums up.
 COLUMNS = {
@@ -76,7 +77,18 @@ def _totals(report: Report) -> list[str]:
         f"{strides:,} of them have other strides. {len(by_cpu)} of {len({k[0] for k in ran})} ops fall back "
         f"to the CPU for some dtype other than complex32: {', '.join(by_cpu) or 'none'}."
     )
-    return [*textwrap.wrap(text, 120), ""]
+    return [*textwrap.wrap(text, 120), "", *textwrap.wrap(_not_run(report), 120), ""]
+
+
+def _not_run(report: Report) -> str:
+    """What `op_db` has and the report has not, by dtype."""
+    missing: collections.Counter[str] = collections.Counter()
+    for op, dtype, variants in cases([], [], []):
+        missing[dtype] += sum((op, dtype, variant) not in report.results for variant in variants)
+    named = [f"{dtype} {count:,}" for dtype, count in missing.most_common() if count]
+    if not named:
+        return "Every case was run."
+    return f"Not run for this page, {missing.total():,} cases: {', '.join(named)}."
 
 
 def _is_complex32(key: Key) -> bool:

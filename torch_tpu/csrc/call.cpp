@@ -172,10 +172,11 @@ void Call::add_number(const c10::IValue& value, uint32_t argument) {
     note({Leaf::Kind::Static, argument});
     return;
   }
-  const char kind = kind_of(value.toScalar());
+  const auto number = value.toScalar();
+  const char kind = kind_of(number);
   key.push_back(tagged(kNumber, static_cast<uint64_t>(kind)));
   note({Leaf::Kind::Number, argument, 0, static_cast<uint32_t>(words.size()), kind});
-  pack(value.toScalar());
+  pack(number);
 }
 
 void Call::pack(const c10::Scalar& number) {

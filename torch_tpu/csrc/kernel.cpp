@@ -183,7 +183,8 @@ bool leaves_device(const OpEntry& entry, const torch::jit::Stack& stack) {
 }
 
 void run_op(OpEntry& entry, const c10::OperatorHandle& op, torch::jit::Stack& stack) {
-  if (entry.device_argument >= 0 && leaves_device(entry, stack)) {
+  if (entry.device_argument >= 0 && leaves_device(entry, stack) &&
+      op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd)) {
     return op.callBoxedForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd, stack);
   }
   metrics().ops.fetch_add(1, std::memory_order_relaxed);

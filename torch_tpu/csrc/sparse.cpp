@@ -45,7 +45,7 @@ Tensor unflattened(Tensor flat, int64_t sparse_dim, c10::IntArrayRef sizes) {
   return at::stack(rows);
 }
 
-// `dense` with its sparse dimensions flattened to one.
+// The sizes of a dense tensor of its shape, with the sparse dimensions flattened to one.
 std::vector<int64_t> flat_sizes(const Tensor& sparse) {
   std::vector<int64_t> sizes{1};
   for (int64_t dim = 0; dim < sparse.dim(); ++dim) {
@@ -149,6 +149,9 @@ Tensor& mul_out(const Tensor& self, const Tensor& other, Tensor& out) {
   if (self.is_sparse() && other.is_sparse()) {
     TORCH_CHECK(self.sizes() == other.sizes(), "mul(sparse, sparse): inputs must have the same shape, got ",
                 self.sizes(), " and ", other.sizes());
+    TORCH_CHECK(self.sparse_dim() == other.sparse_dim(),
+                "mul(sparse, sparse): inputs must have the same number of sparse dimensions, got ",
+                self.sparse_dim(), " and ", other.sparse_dim());
     result = intersected(self, other);
   } else {
     const auto& sparse = self.is_sparse() ? self : other;
@@ -214,7 +217,17 @@ Tensor& bmm_out(const Tensor& self, const Tensor& dense, Tensor& out) {
 bool is_compressed(const Tensor& tensor) { return at::sparse_csr::is_sparse_compressed(tensor); }
 
 // Makes `target` hold what `source`, a tensor of the same layout, does.
-void assign(const Tensor& target, const Tensor& source);
+void assign(const Tensor& target, const Tensor& source) {
+  if (target.is_sparse()) return assign_coo(target, source.to(target.device()));
+  if (is_compressed(target)) {
+    const auto moved = source.to(target.device());
+    const auto [compressed, plain] = at::sparse_csr::getCompressedPlainIndices(moved);
+    at::sparse_csr::get_sparse_csr_impl(target)->set_member_tensors(compressed, plain, moved.values(),
+                                                                    moved.sizes());
+    return;
+  }
+  target.resize_(source.sizes()).copy_(source);
+}
 
 // --- Compressed --------------------------------------------------------------------------------------
 
@@ -258,18 +271,6 @@ Tensor& addmv_compressed(const Tensor& self, const Tensor& matrix, const Tensor&
 }
 
 // --- On the CPU --------------------------------------------------------------------------------------
-
-void assign(const Tensor& target, const Tensor& source) {
-  if (target.is_sparse()) return assign_coo(target, source.to(target.device()));
-  if (is_compressed(target)) {
-    const auto moved = source.to(target.device());
-    const auto [compressed, plain] = at::sparse_csr::getCompressedPlainIndices(moved);
-    at::sparse_csr::get_sparse_csr_impl(target)->set_member_tensors(compressed, plain, moved.values(),
-                                                                    moved.sizes());
-    return;
-  }
-  target.resize_(source.sizes()).copy_(source);
-}
 
 c10::IValue on_cpu(const c10::IValue& value) {
   if (value.isTensor()) {
