@@ -7,15 +7,19 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from tests.opinfo.report import Key, Report
+from tests.opinfo.report import Key, Report, cost
 from tests.opinfo.worker import cases
 
 #: Columns of the table, and the variants that each sums up.
 COLUMNS = {
-    "forward": ("forward", "noncontiguous", "channels_last", "conj", "neg"),
+    "forward": (
+        *("forward", "noncontiguous", "channels_last", "conj", "neg"),
+        *("method", "operator", "reference"),
+    ),
     "backward": ("backward",),
     "in-place": ("inplace",),
     "out=": ("out",),
+    "errors": ("error",),
 }
 #: Why an op falls back or fails, where there is a reason that holds.
 REASONS = {
@@ -39,14 +43,17 @@ REASONS = {
 
 _HEAD = """# Ops
 
-Every entry of PyTorch's `op_db` ({torch}), compared with the CPU at PyTorch's own tolerances. Written by
+Every entry of PyTorch's `op_db` and `python_ref_db` ({torch}; the second in the totals only), compared
+with the CPU at PyTorch's own tolerances. Written by
 `python -m tests.opinfo --report report.json --docs docs/ops.md`.
 
 **served by**: *lowering*, a function of its own; *decomposition*, traced once through PyTorch's
 decompositions to one program; *host*, several programs around one synchronisation, because a shape depends
 on data; *PyTorch*, its own kernel without a program (views, factories); *CPU*, a fallback. **forward**
-includes non-contiguous, channels_last, conj and neg inputs. A cell has the number of dtypes that pass, and
-names those that do not. "-": PyTorch has no such form, or the CPU none to compare with.
+includes non-contiguous, channels_last, conj and neg inputs, methods and operators, and the inputs that
+PyTorch keeps for its reference tests. **errors**: bad input raises what PyTorch's tests expect. A cell has
+the number of dtypes that pass, and names those that do not. "-": PyTorch has no such form, or the CPU none
+to compare with.
 """
 
 
@@ -59,7 +66,7 @@ def write_page(report: Report, path: Path) -> None:
             cells[op, column][dtype] = passed and cells[op, column].get(dtype, True)
     lines = [_HEAD.format(torch=f"PyTorch {report.torch}"), *_totals(report)]
     lines += ["| op | served by | " + " | ".join(COLUMNS) + " | note |", "| --- " * (len(COLUMNS) + 3) + "|"]
-    for op in sorted({key[0] for key in report.results}):
+    for op in sorted({key[0] for key in report.results if not key[0].startswith("_refs.")}):
         row = [_cell(cells[op, column]) for column in COLUMNS]
         lines.append(f"| {op} | {_served(report, op)} | {' | '.join(row)} | {_note(report, op)} |")
     path.write_text("\n".join(lines) + "\n")
@@ -77,7 +84,7 @@ def _totals(report: Report) -> list[str]:
         f"{strides:,} of them have other strides. {len(by_cpu)} of {len({k[0] for k in ran})} ops fall back "
         f"to the CPU for some dtype other than complex32: {', '.join(by_cpu) or 'none'}."
     )
-    return [*textwrap.wrap(text, 120), "", *textwrap.wrap(_not_run(report), 120), ""]
+    return [*textwrap.wrap(f"{text} {cost(report)}", 120), "", *textwrap.wrap(_not_run(report), 120), ""]
 
 
 def _not_run(report: Report) -> str:

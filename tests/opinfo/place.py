@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.testing._internal.common_methods_invocations import ErrorInput
 from torch.utils._pytree import tree_map
 
 _WIDER = {
@@ -20,16 +21,24 @@ _WIDER = {
 
 @dataclasses.dataclass
 class Call:
-    """The arguments of one call of an op, and how its results are made comparable."""
+    """The arguments of one call of an op, and how its results are made comparable.
+
+    error: the exception type and the pattern of its text, where the call must fail.
+    """
 
     input: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     process: Callable[[Any], Any] = lambda x: x
     broadcasts: bool = False
+    error: tuple[type[Exception], str] | None = None
 
     @classmethod
     def of(cls, sample: Any) -> Call:
+        """From PyTorch's SampleInput or ErrorInput."""
+        if isinstance(sample, ErrorInput):
+            expected = (sample.error_type, sample.error_regex)
+            return dataclasses.replace(cls.of(sample.sample_input), error=expected)
         process, broadcasts = sample.output_process_fn_grad, bool(sample.broadcasts_input)
         return cls(sample.input, tuple(sample.args), dict(sample.kwargs), process, broadcasts)
 

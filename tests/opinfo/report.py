@@ -80,6 +80,18 @@ def causes(report: Report) -> list[tuple[str, int, list[Key]]]:
     return sorted(((t, len(k), k) for t, k in groups.items()), key=lambda x: -x[1])
 
 
+def cost(report: Report) -> str:
+    """What the run compiled, and how long XLA took."""
+    results = report.results.values()
+    compiled = sum(r.get("compiled", 0) for r in results)
+    xla, seconds = (sum(r.get(name, 0.0) for r in results) for name in ("compile_seconds", "seconds"))
+    warned = sum("warning" in r for r in results)
+    return (
+        f"{compiled:,} programs compiled in {xla:,.0f} s, tracing included, of {seconds:,.0f} s in all. "
+        f"{warned:,} cases warn otherwise than the CPU."
+    )
+
+
 def show(report: Report, console: Console) -> None:
     """Print the tables and the most frequent causes of failure."""
     console.print(_table("by variant", report, 2))
@@ -89,6 +101,7 @@ def show(report: Report, console: Console) -> None:
     if falls:
         names = ", ".join(f"{x} ({n})" for x, n in falls.most_common(40))
         console.print(f"{len(ops)} ops used a CPU fallback; ATen ops that fell back (cases): {names}")
+    console.print(cost(report))
     table = Table("cases", "ops", "error", title="most frequent failures")
     for text, count, keys in causes(report)[:25]:
         table.add_row(str(count), ", ".join(sorted({k[0] for k in keys})[:4]), text.replace("[", r"\["))
@@ -109,7 +122,8 @@ def write_html(report: Report, path: Path) -> None:
     cells: dict[tuple[str, str], list[str]] = collections.defaultdict(list)
     for (op, dtype, variant), result in sorted(report.results.items()):
         style = result["status"] + (" fb" if result.get("fallbacks") else "")
-        reason = result.get("error") or result.get("reason") or result.get("strides") or ""
+        reason = result.get("error") or result.get("reason") or result.get("strides")
+        reason = reason or result.get("warning") or ""
         falls = ", ".join(result.get("fallbacks", ()))
         title = html.escape(f"{variant}: {result['status']} {reason} {falls}", quote=True)
         cells[op, dtype].append(f'<span class="{style}" title="{title}">{variant[:2]}</span>')

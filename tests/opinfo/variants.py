@@ -6,11 +6,13 @@ Each variant turns a placed call into an `Observed`; `applies` says which (op, d
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.testing._internal.common_utils import noncontiguous_like
+from torch.testing._internal.opinfo.refs import PythonRefInfo
 from torch.utils._pytree import tree_leaves, tree_map
 
 from tests.opinfo.place import Call, each_tensor
@@ -30,9 +32,12 @@ class Observed:
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
+    """samples: the op's method that gives them: "sample_inputs", "reference_inputs" or "error_inputs"."""
+
     compute: Callable[[Any, Call], Observed]
     applies: Callable[[Any, torch.dtype], bool]
     grad: bool = False
+    samples: str = "sample_inputs"
 
 
 def _always(op: Any, dtype: torch.dtype) -> bool:
@@ -131,7 +136,44 @@ def _negated(x: torch.Tensor) -> torch.Tensor:
     return torch._neg_view(-x) if x.is_floating_point() or x.is_complex() else x
 
 
+def _form(name: str) -> Variant:
+    """The forward by another spelling of the op: a method, an operator."""
+
+    def compute(op: Any, call: Call) -> Observed:
+        if not isinstance(call.input, torch.Tensor):
+            raise Inapplicable("the input is not a tensor")
+        result = call.run(getattr(op, name))
+        return Observed(tree_leaves(call.process(result)), tree_leaves(result))
+
+    def applies(op: Any, dtype: torch.dtype) -> bool:
+        return getattr(op, name, None) is not None
+
+    return Variant(compute, applies)
+
+
+def error(op: Any, call: Call) -> Observed:
+    """What the op raises, and whether it is what PyTorch's tests expect."""
+    assert call.error is not None
+    kind, pattern = call.error
+    try:
+        for x in tree_leaves(call.run(op)):
+            if isinstance(x, torch.Tensor):
+                x.cpu()  # what only the device can see is raised when the host waits for it
+    except Exception as raised:
+        expected = isinstance(raised, kind) and re.search(pattern, str(raised)) is not None
+        return Observed([expected or f"{type(raised).__name__}: {raised}"], [])
+    return Observed(["no error"], [])
+
+
+def _has_errors(op: Any, dtype: torch.dtype) -> bool:
+    """Error inputs have dtypes of their own: they are run once, under the op's first dtype."""
+    first = min(op.supported_dtypes("cpu"), key=lambda x: (x != torch.float32, str(x)))
+    return op.error_inputs_func is not None and dtype == first
+
+
 def _has_gradients(op: Any, dtype: torch.dtype) -> bool:
+    if isinstance(op, PythonRefInfo):  # what it differentiates are the ops that it calls
+        return False
     return bool(op.supports_autograd) and dtype in op.supported_backward_dtypes("cpu")
 
 
@@ -139,9 +181,15 @@ VARIANTS: dict[str, Variant] = {
     "forward": Variant(forward, _always),
     "backward": Variant(backward, _has_gradients, grad=True),
     "inplace": Variant(inplace, lambda op, dtype: op.get_inplace() is not None),
-    "out": Variant(out, lambda op, dtype: bool(op.supports_out)),
+    "out": Variant(out, lambda op, dtype: bool(op.supports_out) and not isinstance(op, PythonRefInfo)),
     "noncontiguous": Variant(_through(noncontiguous_like), _always),
     "channels_last": Variant(_through(_channels_last), _always),
     "conj": Variant(_through(_conj), lambda op, dtype: dtype.is_complex),
     "neg": Variant(_through(_negated), lambda op, dtype: dtype.is_floating_point or dtype.is_complex),
+    "method": _form("method_variant"),
+    "operator": _form("operator_variant"),
+    "reference": Variant(
+        forward, lambda op, dtype: op.reference_inputs_func is not None, samples="reference_inputs"
+    ),
+    "error": Variant(error, _has_errors, samples="error_inputs"),
 }

@@ -16,16 +16,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.common_methods_invocations import op_db, python_ref_db
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import torch_tpu._C
 from tests.opinfo import judge
 from tests.opinfo.place import Call, place, widened
 from tests.opinfo.served import Served, kind
 from tests.opinfo.variants import VARIANTS, Inapplicable, Observed, Variant
 
-OPS: dict[str, Any] = {op.full_name: op for op in op_db}
+OPS: dict[str, Any] = {op.full_name: op for op in (*op_db, *python_ref_db)}
 #: Ops whose results hold whatever was in memory: compared by kind and strides only.
 UNINITIALISED = frozenset(
     {
@@ -46,7 +45,7 @@ FACTORIES = frozenset(
     {"arange", "linspace", "linspace.tensor_overload", "logspace", "logspace.tensor_overload"}
 )
 #: Ops whose other arguments PyTorch wants on the CPU, whatever the device of the input.
-HOST_ARGUMENTS = frozenset({"tensor_split"})
+HOST_ARGUMENTS = frozenset({"tensor_split", "_refs.tensor_split"})
 #: (op, variant) in which PyTorch's CPU kernel itself may crash the process.
 CPU_CRASHES = frozenset({("native_batch_norm", "out")})
 #: A worker larger than this (bytes) is replaced: compiled programs stay in memory.
@@ -69,7 +68,11 @@ def seed_everything(text: str) -> None:
 def samples(op: Any, dtype: torch.dtype, variant: Variant, limit: int) -> list[Call]:
     """At most `limit` of the op's samples, spread evenly from the first to the last."""
     seed_everything(f"{op.full_name}|{dtype}")
-    calls = [Call.of(x) for x in op.sample_inputs("cpu", dtype, requires_grad=variant.grad)]
+    if variant.samples == "error_inputs":
+        calls = [Call.of(x) for x in op.error_inputs("cpu")]
+    else:
+        found = getattr(op, variant.samples)("cpu", dtype, requires_grad=variant.grad)
+        calls = [Call.of(x) for x in found]
     if len(calls) <= limit:
         return calls
     return [calls[i * (len(calls) - 1) // max(limit - 1, 1)] for i in range(limit)]
@@ -78,7 +81,7 @@ def samples(op: Any, dtype: torch.dtype, variant: Variant, limit: int) -> list[C
 def run_case(name: str, dtype_text: str, variant_name: str, device: str, limit: int) -> Result:
     """Run one case. The result's `status` is "pass", "fail" or "skip" (with a `reason`)."""
     op, dtype, variant = OPS[name], getattr(torch, dtype_text), VARIANTS[variant_name]
-    started, before = time.perf_counter(), _fallbacks()
+    started, before = time.perf_counter(), torch.tpu.metrics.snapshot()
     result: Result = {"status": "skip", "samples": 0, "failed": 0}
     if (name, variant_name) in CPU_CRASHES:
         return {**result, "reason": "PyTorch's CPU kernel writes beyond its outputs, and may crash"}
@@ -95,8 +98,11 @@ def run_case(name: str, dtype_text: str, variant_name: str, device: str, limit: 
         result.pop("reason", None)
     elif not calls:
         result["reason"] = "no samples"
-    after = _fallbacks()
-    result["fallbacks"] = sorted(k for k, n in after.items() if n > before.get(k, 0))
+    after = torch.tpu.metrics.snapshot()
+    fallbacks = after["fallbacks"].items()
+    result["fallbacks"] = sorted(k for k, n in fallbacks if n > before["fallbacks"].get(k, 0))
+    result["compiled"] = after["programs_compiled"] - before["programs_compiled"]
+    result["compile_seconds"] = round(after["compile_seconds"] - before["compile_seconds"], 3)
     if variant_name == "forward" and result["status"] == "pass":
         result["served"] = trial.served(calls[0], set(result["fallbacks"]))
     result["seconds"] = round(time.perf_counter() - started, 3)
@@ -114,17 +120,23 @@ class Trial:
 
     def run(self, call: Call, result: Result) -> None:
         """Add one sample's outcome to `result`; what the CPU itself refuses is no sample."""
+        warned: dict[str, set[str]] = {"cpu": set(), self.device: set()}
         try:
-            expected = self._on(call, "cpu")
+            with _warnings(warned["cpu"]):
+                expected = self._on(call, "cpu")
         except Exception as error:
             kind = "" if isinstance(error, Inapplicable) else "PyTorch's CPU raises "
             result.setdefault("reason", kind + _text(error))
             return
         result["samples"] += 1
         try:
-            difference = self._compare(call, self._on(call, self.device), expected)
+            with _warnings(warned[self.device]):
+                actual = self._on(call, self.device)
+            difference = self._compare(call, actual, expected)
             if difference:
                 result.setdefault("strides", difference)
+            for text in warned["cpu"] ^ warned[self.device]:
+                result.setdefault("warning", ("only CPU: " if text in warned["cpu"] else "not CPU: ") + text)
         except Exception as error:
             result["failed"] += 1
             result.setdefault("error", _text(error) + _where(error))
@@ -167,7 +179,7 @@ class Trial:
     def _undetermined(self, call: Call) -> bool:
         """Whether only kind and strides count: random or uninitialised numbers, or a CPU kernel whose
         variant does not agree with the CPU's own forward."""
-        if self.op.full_name in UNINITIALISED:
+        if self.op.full_name.removeprefix("_refs.") in UNINITIALISED:
             return True
         with Draws() as draws:
             self._on(call, "cpu")
@@ -214,9 +226,14 @@ class Draws(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def _fallbacks() -> dict[str, int]:
-    """How often each op fell back to the CPU so far."""
-    return dict(torch_tpu._C.metrics_snapshot()["fallbacks"])
+@contextlib.contextmanager
+def _warnings(texts: set[str]) -> Iterator[None]:
+    """Adds the texts of PyTorch's warnings; torch_tpu's own, of fallbacks, are counted elsewhere."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    found = {" ".join(str(x.message).split())[:300] for x in caught}
+    texts |= {x.split(" (Triggered")[0] for x in found if "torch_tpu" not in x and "torch.tpu" not in x}
 
 
 def _text(error: Exception) -> str:
@@ -247,6 +264,7 @@ def _describe(call: Call) -> str:
 def serve(connection: Connection, device: str, limit: int) -> None:
     """The process's main loop: a list of cases in; "start" and "done" messages out."""
     torch.set_num_threads(1)
+    torch.set_warn_always(True)
     warnings.simplefilter("ignore")
     for name, dtype, variants in iter(connection.recv, None):
         for variant in variants:

@@ -1,4 +1,5 @@
 // Where the core meets Python: plan misses, ops that need the data on the host, errors.
+#include <ATen/ScalarOps.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/DynamicTypes.h>
@@ -183,6 +184,11 @@ void bind_kernels(py::module_& m) {
           const Layout* layout = dense_layout(c10::ScalarType::Byte, sizes, strides);
           return layout == nullptr ? py::none() : py::object(py::tuple(py::cast(layout->sizes)));
         });
+  m.def("wrapped_number", [](const py::object& value) {
+    auto tensor = c10::scalar_to_tensor(torch::jit::toIValue(value, c10::NumberType::get()).toScalar());
+    tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
+    return tensor;
+  });
 }
 
 }  // namespace torch_tpu

@@ -89,7 +89,10 @@ at::Tensor wrap_array(py::object array, c10::ScalarType dtype, c10::IntArrayRef 
   return tensor;
 }
 
+constexpr int64_t kNumpyDims = 64;  // arrays have no more dimensions; tensors may
+
 at::Tensor from_host(const at::Tensor& source, c10::DeviceIndex device) {
+  if (source.dim() > kNumpyDims) return from_host(source.reshape(-1), device).view(source.sizes());
   Gil gil;
   drain_released();
   metrics().bytes_to_device += source.nbytes();

@@ -30,6 +30,7 @@ void register_device(pybind11::module_& m) {
   register_hooks();
   register_profiler();
   register_sparse();
+  register_nested();
 }
 
 }  // namespace torch_tpu

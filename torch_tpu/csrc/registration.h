@@ -20,5 +20,6 @@ void bind_generator(pybind11::module_& m);  // generator.h
 void register_hooks();
 void register_profiler();
 void register_sparse();
+void register_nested();
 
 }  // namespace torch_tpu

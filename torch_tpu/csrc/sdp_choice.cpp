@@ -12,7 +12,8 @@ namespace torch_tpu {
 namespace {
 
 bool serves(const at::Tensor& t) {
-  return t.device().type() == kTpu && t.layout() == c10::kStrided && t.dim() == 4 && t.sym_numel() != 0;
+  return t.device().type() == kTpu && t.layout() == c10::kStrided && !t.is_nested() && t.dim() == 4 &&
+         t.sym_numel() != 0;
 }
 
 bool divides(const c10::SymInt& part, const c10::SymInt& whole) { return whole % part == 0; }

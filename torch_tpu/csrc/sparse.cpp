@@ -13,6 +13,7 @@
 
 #include <unordered_set>
 
+#include "borrowed.h"
 #include "kernel.h"
 #include "registration.h"
 
@@ -365,39 +366,18 @@ const std::unordered_set<std::string>& host_only() {
   return names;
 }
 
-// Calls PyTorch's kernel for the CPU with tensors of this device.
-struct Borrowed final : c10::OperatorKernel {
-  explicit Borrowed(DispatchKey key) : key(key) {}
-  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
-    op.callBoxedForDispatchKey(key, *stack);
-  }
-  DispatchKey key;
-};
-
-using Handles = std::vector<c10::RegistrationHandleRAII>;
-
-void borrow(Handles& handles, const c10::OperatorHandle& op, DispatchKey from, DispatchKey to) {
-  handles.push_back(c10::Dispatcher::singleton().registerImpl(
-      op.operator_name(), to, c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<Borrowed>(from)),
-      std::nullopt, nullptr, "torch_tpu sparse kernel"));
-}
-
 void borrow_all(Handles& handles, DispatchKey from, DispatchKey to, bool compressed) {
   auto& dispatcher = c10::Dispatcher::singleton();
-  for (const auto& name : dispatcher.getAllOpNames()) {
-    const auto op = dispatcher.findOp(name);
-    if (!op || !op->hasSchema() || !op->hasKernelForDispatchKey(from) || op->hasKernelForDispatchKey(to))
-      continue;
-    if (name.name.rfind("aten::", 0) != 0) continue;
-    const auto base = name.name.substr(6);
+  for (const auto& op : borrowable(from, to)) {
+    const auto base = op.operator_name().name.substr(6);
     const bool adds = base == "add" || base == "add_";
     if (host_only().count(base) && (compressed || !adds)) {
       // Not left to the fallback of the key: composite kernels come before that.
-      handles.push_back(dispatcher.registerImpl(name, to,
+      handles.push_back(dispatcher.registerImpl(op.operator_name(), to,
                                                 c10::KernelFunction::makeFromBoxedFunction<&run_on_cpu>(),
                                                 std::nullopt, nullptr, "torch_tpu sparse fallback"));
     } else {
-      borrow(handles, *op, from, to);
+      borrow(handles, op, from, to);
     }
   }
 }

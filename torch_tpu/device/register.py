@@ -29,7 +29,7 @@ def register() -> None:
             "two packages, or set TORCH_DEVICE_BACKEND_AUTOLOAD=0 and import only the one that you need."
         )
     from torch_tpu import device
-    from torch_tpu.device import printing, storages
+    from torch_tpu.device import flex_attention, printing, storages
     from torch_tpu.runtime import memory
 
     rename_privateuse1_backend(NAME)
@@ -39,5 +39,6 @@ def register() -> None:
     )
     storages.register()
     printing.register()
+    flex_attention.register()
     memory.keep_if_asked()
     torch.set_autocast_dtype(NAME, torch.bfloat16)

@@ -44,6 +44,8 @@ _STRICT = frozenset(  # fmt: skip
         "masked_scatter",
         "nll_loss_forward",
         "nll_loss2d_forward",
+        "complex",
+        "polar",
     }
 )
 #: Ops whose second tensor is a mask.

@@ -25,6 +25,8 @@ _FORMAT_OF = {
 }
 
 
+#: Ops whose meta kernels, as CUDA's, ask for strides and sizes that only its kernels need.
+_STRICTER = frozenset({"aten::_grouped_mm", "aten::_scaled_mm", "aten::_scaled_mm_v2"})
 _BATCH_NORMS = frozenset(
     f"aten::{name}"
     for name in ("native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional")
@@ -70,6 +72,8 @@ class Arguments:
                 value = self._device
             elif declared.name in ("generator", "pin_memory"):
                 value = None
+            elif isinstance(value, int | float | complex) and isinstance(declared.type, torch.TensorType):
+                value = _C.wrapped_number(value)  # not every op takes a number for a tensor
             if declared.kwarg_only:
                 keywords[declared.name] = value
             else:
@@ -88,6 +92,8 @@ def tensor_on_meta(leaf: TensorLeaf | NumberLeaf) -> torch.Tensor:
 
 def run(form: Form, meta: Arguments) -> Any:
     """The op's results on the device of `meta`. Raises what the op raises for bad arguments; NoMetadata."""
+    if form.name in _STRICTER:
+        raise NoMetadata(form.name)
     try:
         with warnings.catch_warnings():
             # The core resizes `out=` itself, and warns then.

@@ -195,3 +195,11 @@ def multi_margin_loss_rule(x: Array, target: Array, *_: Any) -> Iterator[Bound]:
 @rule("aten::multilabel_margin_loss_forward")
 def multilabel_margin_loss_rule(x: Array, target: Array, *_: Any) -> Iterator[Bound]:
     yield Bound(target, -1, _classes(x), RuntimeError, "argument #2 'target' is out of range")
+
+
+@rule("aten::_grouped_mm")
+def grouped_mm_rule(x: Array, y: Array, offs: Array | None = None, *_: Any) -> Iterator[Bound]:
+    if offs is not None:
+        divided = y.shape[0] if x.ndim == y.ndim else x.shape[0] if x.ndim == 2 else y.shape[1]
+        text = f"_grouped_mm(): offs[{{place}}] is {{value}}, not in [0, {divided}]"
+        yield Bound(offs, 0, divided + 1, RuntimeError, text)

@@ -260,6 +260,8 @@ def _geometry(
     def full(values: Sequence[int]) -> tuple[int, ...]:
         return tuple(values) * (rank if len(values) == 1 else 1)
 
+    if any(p < 0 for p in padding):
+        raise RuntimeError("negative padding is not supported")
     extra = full(output_padding) if transposed else (0,) * rank
     for e, s, d in zip(extra, full(stride), full(dilation), strict=True):
         if e >= max(s, d):

@@ -42,9 +42,11 @@ def host(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def needs_host(name: str, args: Sequence[Any]) -> bool:
-    """True if this call of the op is served by HOST: always, but for indexing only with a mask."""
+    """True if this call of the op is served by HOST: always, unless the call says the size (no mask)."""
     if name in _INDEXING:
         return any(i is not None and i.dtype in _MASKS for i in args[1])
+    if name == "aten::_padded_dense_to_jagged_forward":
+        return args[2] is None
     return name in HOST
 
 
@@ -328,6 +330,12 @@ def repeat_interleave(repeats: Tensor, output_size: int | None = None) -> Tensor
         padded = _padded(size, 2 * size)
     places = torch.arange(padded, dtype=ends.dtype, device=repeats.device)
     return torch.searchsorted(ends, places, right=True).to(repeats.dtype).narrow(0, 0, size)
+
+
+@host("aten::_padded_dense_to_jagged_forward")
+def padded_to_jagged(dense: Tensor, offsets: Sequence[Tensor], total: int | None = None) -> Tensor:
+    total = int(offsets[0][-1].item())
+    return torch.ops.aten._padded_dense_to_jagged_forward(dense, offsets, total)
 
 
 @host("aten::equal")

@@ -138,24 +138,3 @@ def trilinear(
     a, b, c = (jnp.expand_dims(x, tuple(at)) for x, at in ((i1, expand1), (i2, expand2), (i3, expand3)))
     rank = range(a.ndim)
     return jnp.einsum(a, [*rank], b, [*rank], c, [*rank], [d for d in rank if d not in sumdim])
-
-
-@lower("aten::_int_mm")
-def int_mm(self: jax.Array, mat2: jax.Array) -> jax.Array:
-    return jnp.einsum("ij,jk->ik", self, mat2, preferred_element_type=jnp.int32)
-
-
-@lower("aten::_scaled_mm")
-def scaled_mm(
-    self: jax.Array,
-    mat2: jax.Array,
-    scale_a: jax.Array,
-    scale_b: jax.Array,
-    bias: jax.Array | None = None,
-    scale_result: jax.Array | None = None,
-    out_dtype: Any = None,
-    use_fast_accum: bool = False,
-) -> jax.Array:
-    value = product("ij,jk->ik", self, mat2) * scale_a * scale_b
-    value = value if bias is None else value + bias
-    return value if scale_result is None else value * scale_result

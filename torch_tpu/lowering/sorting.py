@@ -207,6 +207,11 @@ def histc(x: jax.Array, bins: int = 100, min: Any = 0, max: Any = 0) -> jax.Arra
 
 def _edges(x: jax.Array, bins: Sequence[int], range: Sequence[float] | None) -> list[jax.Array]:
     """Per column of x [M, N] the ends of its bins, evenly spread over `range`, else over the data."""
+    if len(bins) != x.shape[1]:
+        raise RuntimeError(
+            "histogramdd: The size of bins must be equal to the innermost dimension of the input, "
+            f"got {len(bins)} and {x.shape[1]}."
+        )
     ends = []
     for n, count in enumerate(bins):
         first, last = (0, 1) if range is None else range[2 * n : 2 * n + 2]
