@@ -147,6 +147,35 @@ def test_unsupported_op_warns_once_and_counts() -> None:
     assert any("host_only" in k for k in torch.tpu.metrics.snapshot()["fallbacks"])  # type: ignore
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda d: torch.ones(2, dtype=torch.complex64, device=d).to(torch.float32),
+        lambda d: torch.zeros(2, device=d).copy_(torch.ones(2, dtype=torch.complex64, device=d)),
+        lambda d: torch.cholesky(torch.eye(3, device=d)),
+        lambda d: torch.triangular_solve(torch.ones(3, 1, device=d), torch.eye(3, device=d)),
+        lambda d: torch.zeros(4, device=d).index_reduce(
+            0, torch.zeros(2, dtype=torch.int64, device=d), torch.ones(2, device=d), "mean"
+        ),
+        lambda d: torch.empty(2, dtype=torch.complex32, device=d),
+    ],
+)
+def test_warnings_are_the_cpus(call: Callable[[str], object]) -> None:
+    def texts(device: str) -> list[str]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            call(device)
+        return [str(x.message).split(" (Triggered")[0] for x in caught]
+
+    always = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        actual, expected = texts(DEVICE), texts("cpu")
+    finally:
+        torch.set_warn_always(always)
+    assert set(actual) == set(expected) != set()
+
+
 def test_an_error_does_not_poison_later_work() -> None:
     x = ones(2, 3)
     with pytest.raises(RuntimeError):

@@ -363,3 +363,13 @@ def test_channels_last_is_kept(module: nn.Module) -> None:
     x = torch.randn(2, 3, 8, 8)
     for given in (x, x.to(memory_format=torch.channels_last)):
         assert to(module)(given.to(D)).stride() == module(given).stride()
+
+
+def test_an_op_that_is_defined_anew() -> None:
+    for extra in ("", ", int k=0", ""):
+        with torch.library._scoped_library("torch_tpu_tests", "FRAGMENT") as library:
+            library.define(f"anew(Tensor x{extra}) -> Tensor")
+            library.impl("anew", lambda x, k=0: x + 1, "CPU")
+            with torch.tpu.set_fallback("allow"):
+                y = torch.ops.torch_tpu_tests.anew(torch.ones(2, device=D), *((2,) if extra else ()))
+        assert y.tolist() == [2, 2]

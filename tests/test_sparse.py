@@ -149,15 +149,34 @@ csr().neg().sin()
 csr().cpu().to(D)
 csr().double()
 csr()[1]
+torch.sparse.mm(coo(), coo().t())
+torch.sparse.mm(coo(True), coo(True).t())
+coo() @ coo().t()
+torch.sparse.mm(coo(), torch.zeros(4, 2, layout=torch.sparse_coo, device=D))
+(csr() @ csr().t()).to_dense()
+torch.sparse.softmax(coo(True), 1)
+torch.sparse.softmax(coo(), 0)
+torch.sparse.log_softmax(coo(), 1)
+torch.sparse.softmax(hybrid(), 0)
+torch.sparse.softmax(hybrid(), 2)
+torch.sparse.log_softmax(hybrid(), -1)
+torch.sparse.softmax(torch.zeros(3, 4, layout=torch.sparse_coo, device=D), 1)
+dense(3, 4).sparse_mask(coo(True))
+dense(3, 4).sparse_mask(coo())
+dense(3, 3, 2).sparse_mask(hybrid())
+coo().sparse_mask(coo(True).t().coalesce().t().coalesce())
+coo().sparse_mask(torch.eye(3, 4, device=D).to_sparse())
+torch.zeros(3, 4, layout=torch.sparse_coo, device=D).sparse_mask(coo(True))
+dense(3, 4).to_sparse().sparse_mask(coo(True))
+torch.sparse.sampled_addmm(csr(), dense(3, 2), dense(2, 4))
+torch.sparse.sampled_addmm(csr(), dense(3, 2), dense(2, 4), beta=0, alpha=2)
+torch.sparse.sampled_addmm(dense(2, 3, 4).to_sparse_csr(), dense(2, 3, 2), dense(2, 2, 4), beta=0.5)
+torch.sparse.sampled_addmm(csr(), dense(3, 0), dense(0, 4))
+torch.sparse.sampled_addmm(csr(), dense(3, 2), dense(2, 4), out=csr() * 3)
 """.strip().splitlines()
 BY_THE_CPU = """
-torch.sparse.mm(coo(), coo().t())
-torch.sparse.softmax(coo(True), 1)
 coo().index_select(0, torch.tensor([1, 0], device=D))
-dense(3, 4).sparse_mask(coo(True))
-(csr() @ csr().t()).to_dense()
 csr() + csr()
-torch.sparse.sampled_addmm(csr(), dense(3, 2), dense(2, 4))
 csr().sum(0, keepdim=True)
 """.strip().splitlines()
 
@@ -207,6 +226,28 @@ def test_gradients(function: Any, matrix: Any) -> None:
         y = function(a, b)
         (y * torch.arange(1.0, 7.0, device=device).reshape(3, 2)).sum().backward()
         return [y.detach().cpu(), *(plain(x.grad.to_dense()) for x in (a, b) if x.grad is not None)]
+
+    with torch.tpu.set_fallback("allow"):
+        same(run(DEVICE), run("cpu"))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, y: torch.sparse.softmax(x.to_sparse(), 1),
+        lambda x, y: torch.sparse.log_softmax(x.to_sparse(), 0),
+        lambda x, y: torch.sparse.softmax(x.to_sparse(1), 1),
+        lambda x, y: torch.sparse.mm(x.to_sparse(), y.t().to_sparse()),
+        lambda x, y: x.sparse_mask(coo(x.device.type, True)) * y,
+        lambda x, y: torch.sparse.sampled_addmm(csr(x.device.type), x @ x.t(), y),
+    ],
+)
+def test_gradients_through_sparse_results(function: Any) -> None:
+    def run(device: str) -> list[torch.Tensor]:
+        x, y = (dense(device, 3, 4).mul(k).requires_grad_() for k in (1, 0.5))
+        result = function(x, y).to_dense()
+        (result * dense(device, *result.shape)).sum().backward()
+        return [plain(result), *(plain(t.grad.to_dense()) for t in (x, y) if t.grad is not None)]
 
     with torch.tpu.set_fallback("allow"):
         same(run(DEVICE), run("cpu"))

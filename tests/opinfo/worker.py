@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import random
+import re
 import resource
 import time
 import traceback
@@ -233,7 +234,9 @@ def _warnings(texts: set[str]) -> Iterator[None]:
         warnings.simplefilter("always")
         yield
     found = {" ".join(str(x.message).split())[:300] for x in caught}
-    texts |= {x.split(" (Triggered")[0] for x in found if "torch_tpu" not in x and "torch.tpu" not in x}
+    texts |= {
+        x.split(" (Triggered")[0] for x in found if not re.search("torch_?tpu|torch.tpu", x, re.IGNORECASE)
+    }
 
 
 def _text(error: Exception) -> str:

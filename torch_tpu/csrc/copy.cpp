@@ -178,6 +178,11 @@ void copy_to_host(const at::Tensor& dst, const at::Tensor& source) {
   HostView view(usable_record(source));
   if (view.address == nullptr) return;  // never written
   metrics().bytes_from_device += source.nbytes();
+  const bool half = source.scalar_type() == c10::ScalarType::ComplexHalf;
+  if (half && source.is_conj() && source.is_neg()) {  // the CPU copies either, but not both
+    dst.copy_(host_alias(source, view)._neg_view()).neg_();
+    return;
+  }
   dst.copy_(host_alias(source, view));
 }
 
@@ -190,6 +195,9 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking)
     const auto sized = source.sizes() == self.sizes() ? source : source.expand(self.sizes());
     copy_to_host(self, sized);
     return self;
+  }
+  if (source.is_complex() && !self.is_complex()) {
+    TORCH_WARN_ONCE("Casting complex values to real discards the imaginary part");
   }
   const auto device = self.device().index();
   const bool raw = raw_dtype(self.scalar_type()) || raw_dtype(source.scalar_type());

@@ -155,10 +155,12 @@ const Plan* new_plan(Call& call) {
 
 OpEntry& entry_of(const c10::OperatorHandle& op) {
   static auto* entries = new std::unordered_map<std::string, std::unique_ptr<OpEntry>>();
+  static auto* replaced = new std::vector<std::unique_ptr<OpEntry>>();  // calls may be in them
   static auto* mutex = new std::mutex();
   const auto name = op.operator_name().name + "." + op.operator_name().overload_name;
   std::lock_guard<std::mutex> lock(*mutex);
   auto& entry = (*entries)[name];
+  if (entry && entry->schema != op.schema()) replaced->push_back(std::move(entry));  // defined anew
   if (!entry) entry = std::make_unique<OpEntry>(op.schema());
   return *entry;
 }

@@ -31,6 +31,12 @@ c10::DeviceIndex index_of(std::optional<c10::Device> device) {
   return c10::impl::VirtualGuardImpl(kTpu).getDevice().index();
 }
 
+void warn_of_complex_half(c10::ScalarType dtype) {
+  if (dtype == c10::ScalarType::ComplexHalf) {
+    TORCH_WARN_ONCE("ComplexHalf support is experimental and many operators don't support it yet.");
+  }
+}
+
 void check_options(std::optional<c10::Layout> layout, std::optional<bool> pin_memory) {
   TORCH_CHECK_NOT_IMPLEMENTED(!layout || *layout == c10::Layout::Strided,
                               "empty(): expected layout to be torch.strided on device tpu, got ", *layout);
@@ -44,6 +50,7 @@ at::Tensor empty_memory_format(c10::IntArrayRef sizes, std::optional<c10::Scalar
   check_options(layout, pin_memory);
   at::detail::check_size_nonnegative(sizes);
   const auto type = dtype.value_or(c10::get_default_dtype_as_scalartype());
+  warn_of_complex_half(type);
   const auto format = memory_format.value_or(c10::MemoryFormat::Contiguous);
   at::detail::computeStorageNbytesContiguous(sizes, c10::elementSize(type));  // raises on overflow
   FreshTensor meta{type, sizes.vec(), {}, 0, nullptr};
@@ -68,6 +75,7 @@ at::Tensor empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides,
   check_options(layout, pin_memory);
   at::detail::check_size_nonnegative(sizes);
   const auto type = dtype.value_or(c10::get_default_dtype_as_scalartype());
+  warn_of_complex_half(type);
   const auto nbytes = at::detail::computeStorageNbytes(sizes, strides, c10::elementSize(type));
   FreshTensor meta{type, sizes.vec(), strides.vec(), 0, dense_layout(type, sizes, strides)};
   if (meta.layout == nullptr)

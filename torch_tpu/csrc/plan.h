@@ -113,12 +113,12 @@ class OpEntry {
  public:
   OpEntry(const c10::FunctionSchema& schema);
 
-  const c10::FunctionSchema& schema;
-  const std::string name;     // "aten::add.Tensor"
-  const bool foreach;         // one of aten::_foreach_*
-  const int device_argument;  // place of `device`, or -1
-  std::vector<bool> written;  // by argument: aliased for writing
-  const Policy& policy();     // takes the GIL at the first call
+  const c10::FunctionSchema schema;  // its own: a library of custom ops may go, and the op with it
+  const std::string name;            // "aten::add.Tensor"
+  const bool foreach;                // one of aten::_foreach_*
+  const int device_argument;         // place of `device`, or -1
+  std::vector<bool> written;         // by argument: aliased for writing
+  const Policy& policy();            // takes the GIL at the first call
 
   const Plan* find(KeyView key);
   const Plan* insert(KeyView key, std::unique_ptr<Plan> plan);

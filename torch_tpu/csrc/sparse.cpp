@@ -16,23 +16,69 @@
 #include "borrowed.h"
 #include "kernel.h"
 #include "registration.h"
+#include "sparse.h"
 
 namespace torch_tpu {
-namespace {
 
 using at::Tensor;
-using c10::DispatchKey;
-using c10::Scalar;
 
-// --- COO ---------------------------------------------------------------------------------------------
-
-// The position of each stored element in the flattened sparse dimensions: int64[nnz].
 Tensor flat_positions(const Tensor& indices, c10::IntArrayRef sizes) {
   if (indices.size(0) == 0) return at::zeros({indices.size(1)}, indices.options());
   Tensor flat = indices.select(0, 0);
   for (int64_t dim = 1; dim < indices.size(0); ++dim) flat = flat * sizes[dim] + indices.select(0, dim);
   return flat;
 }
+
+std::vector<int64_t> flat_sizes(const Tensor& sparse) {
+  std::vector<int64_t> sizes{1};
+  for (int64_t dim = 0; dim < sparse.dim(); ++dim) {
+    if (dim < sparse.sparse_dim()) {
+      sizes[0] *= sparse.size(dim);
+    } else {
+      sizes.push_back(sparse.size(dim));
+    }
+  }
+  return sizes;
+}
+
+Tensor coo_like(const Tensor& sparse, const Tensor& indices, const Tensor& values, bool coalesced) {
+  auto result = at::_sparse_coo_tensor_unsafe(indices, values, sparse.sizes(),
+                                              sparse.options().dtype(values.scalar_type()));
+  return result._coalesced_(coalesced);
+}
+
+namespace {
+
+using c10::DispatchKey;
+using c10::Scalar;
+
+bool is_compressed(const Tensor& tensor) { return at::sparse_csr::is_sparse_compressed(tensor); }
+
+// Makes the sparse tensor `out` hold what `result` does, in its own dtype.
+void assign_coo(const Tensor& out, const Tensor& result) {
+  auto* impl = at::sparse::get_sparse_impl(out);
+  impl->raw_resize_(result.sparse_dim(), result.dense_dim(), result.sizes());
+  impl->set_indices_and_values_unsafe(result._indices(), result._values().to(out.scalar_type()));
+  impl->set_coalesced(result.is_coalesced());
+}
+
+}  // namespace
+
+void assign_sparse(const Tensor& target, const Tensor& source) {
+  if (target.is_sparse()) return assign_coo(target, source.to(target.device()));
+  if (is_compressed(target)) {
+    const auto moved = source.to(target.device());
+    const auto [compressed, plain] = at::sparse_csr::getCompressedPlainIndices(moved);
+    at::sparse_csr::get_sparse_csr_impl(target)->set_member_tensors(compressed, plain, moved.values(),
+                                                                    moved.sizes());
+    return;
+  }
+  target.resize_(source.sizes()).copy_(source);
+}
+
+namespace {
+
+// --- COO ---------------------------------------------------------------------------------------------
 
 // The inverse of flat_positions: int64[sparse_dim, n].
 Tensor unflattened(Tensor flat, int64_t sparse_dim, c10::IntArrayRef sizes) {
@@ -46,25 +92,6 @@ Tensor unflattened(Tensor flat, int64_t sparse_dim, c10::IntArrayRef sizes) {
   return at::stack(rows);
 }
 
-// The sizes of a dense tensor of its shape, with the sparse dimensions flattened to one.
-std::vector<int64_t> flat_sizes(const Tensor& sparse) {
-  std::vector<int64_t> sizes{1};
-  for (int64_t dim = 0; dim < sparse.dim(); ++dim) {
-    if (dim < sparse.sparse_dim()) {
-      sizes[0] *= sparse.size(dim);
-    } else {
-      sizes.push_back(sparse.size(dim));
-    }
-  }
-  return sizes;
-}
-
-Tensor like(const Tensor& sparse, const Tensor& indices, const Tensor& values, bool coalesced) {
-  auto result = at::_sparse_coo_tensor_unsafe(indices, values, sparse.sizes(),
-                                              sparse.options().dtype(values.scalar_type()));
-  return result._coalesced_(coalesced);
-}
-
 Tensor coalesce(const Tensor& self) {
   if (self._nnz() < 2) return self.clone()._coalesced_(true);
   const auto flat = flat_positions(self._indices(), self.sizes());
@@ -73,15 +100,7 @@ Tensor coalesce(const Tensor& self) {
   auto sizes = values.sizes().vec();
   sizes[0] = places.size(0);
   const auto summed = at::zeros(sizes, values.options()).index_add_(0, inverse, values);
-  return like(self, unflattened(places, self.sparse_dim(), self.sizes()), summed, true);
-}
-
-// Makes the sparse tensor `out` hold what `result` does, in its own dtype.
-void assign_coo(const Tensor& out, const Tensor& result) {
-  auto* impl = at::sparse::get_sparse_impl(out);
-  impl->raw_resize_(result.sparse_dim(), result.dense_dim(), result.sizes());
-  impl->set_indices_and_values_unsafe(result._indices(), result._values().to(out.scalar_type()));
-  impl->set_coalesced(result.is_coalesced());
+  return coo_like(self, unflattened(places, self.sparse_dim(), self.sizes()), summed, true);
 }
 
 void check_cast(const Tensor& a, const Tensor& b, const Tensor& out) {
@@ -118,8 +137,8 @@ Tensor& add_out(const Tensor& self, const Tensor& other, const Scalar& alpha, Te
   check_cast(self, other, out);
   const auto common = at::result_type(self, other);
   const auto scaled = at::mul(other._values().to(common), alpha).to(common);
-  auto sum = like(self, at::cat(std::vector<Tensor>{self._indices(), other._indices()}, 1),
-                  at::cat(std::vector<Tensor>{self._values().to(common), scaled}), false);
+  auto sum = coo_like(self, at::cat(std::vector<Tensor>{self._indices(), other._indices()}, 1),
+                      at::cat(std::vector<Tensor>{self._values().to(common), scaled}), false);
   assign_coo(out, self.is_coalesced() && other.is_coalesced() ? coalesce(sum) : sum);
   return out;
 }
@@ -128,21 +147,21 @@ Tensor& add_out(const Tensor& self, const Tensor& other, const Scalar& alpha, Te
 Tensor intersected(const Tensor& a, const Tensor& b) {
   const auto x = a.coalesce(), y = b.coalesce();
   if (x._nnz() == 0 || y._nnz() == 0) {
-    return like(a, x._indices().narrow(1, 0, 0), x._values().narrow(0, 0, 0) * y._values().narrow(0, 0, 0),
-                true);
+    return coo_like(a, x._indices().narrow(1, 0, 0),
+                    x._values().narrow(0, 0, 0) * y._values().narrow(0, 0, 0), true);
   }
   const auto ours = flat_positions(x._indices(), x.sizes()), theirs = flat_positions(y._indices(), y.sizes());
   const auto place = at::searchsorted(theirs, ours).clamp_max(theirs.size(0) - 1);
   const auto both = at::nonzero(theirs.index_select(0, place) == ours).squeeze(1);
   const auto values =
       x._values().index_select(0, both) * y._values().index_select(0, place.index_select(0, both));
-  return like(a, x._indices().index_select(1, both), values, true);
+  return coo_like(a, x._indices().index_select(1, both), values, true);
 }
 
 Tensor times_dense(const Tensor& sparse, const Tensor& dense) {
   const auto expanded = dense.expand(sparse.sizes()).reshape(flat_sizes(sparse));
   const auto picked = expanded.index_select(0, flat_positions(sparse._indices(), sparse.sizes()));
-  return like(sparse, sparse._indices(), sparse._values() * picked, sparse.is_coalesced());
+  return coo_like(sparse, sparse._indices(), sparse._values() * picked, sparse.is_coalesced());
 }
 
 Tensor& mul_out(const Tensor& self, const Tensor& other, Tensor& out) {
@@ -158,7 +177,7 @@ Tensor& mul_out(const Tensor& self, const Tensor& other, Tensor& out) {
     const auto& sparse = self.is_sparse() ? self : other;
     const auto& dense = self.is_sparse() ? other : self;
     result = dense.dim() == 0
-                 ? like(sparse, sparse._indices(), sparse._values() * dense, sparse.is_coalesced())
+                 ? coo_like(sparse, sparse._indices(), sparse._values() * dense, sparse.is_coalesced())
                  : times_dense(sparse, dense);
   }
   assign_coo(out, result);
@@ -215,21 +234,6 @@ Tensor& bmm_out(const Tensor& self, const Tensor& dense, Tensor& out) {
   return out.resize_(result.sizes()).copy_(result);
 }
 
-bool is_compressed(const Tensor& tensor) { return at::sparse_csr::is_sparse_compressed(tensor); }
-
-// Makes `target` hold what `source`, a tensor of the same layout, does.
-void assign(const Tensor& target, const Tensor& source) {
-  if (target.is_sparse()) return assign_coo(target, source.to(target.device()));
-  if (is_compressed(target)) {
-    const auto moved = source.to(target.device());
-    const auto [compressed, plain] = at::sparse_csr::getCompressedPlainIndices(moved);
-    at::sparse_csr::get_sparse_csr_impl(target)->set_member_tensors(compressed, plain, moved.values(),
-                                                                    moved.sizes());
-    return;
-  }
-  target.resize_(source.sizes()).copy_(source);
-}
-
 // --- Compressed --------------------------------------------------------------------------------------
 
 Tensor& addmm_compressed(const Tensor& self, const Tensor& mat1, const Tensor& mat2, const Scalar& beta,
@@ -239,7 +243,7 @@ Tensor& addmm_compressed(const Tensor& self, const Tensor& mat1, const Tensor& m
     TORCH_CHECK(is_compressed(out), "addmm: the product of two sparse matrices is sparse, got a dense out");
     auto product = at::mm(mat1.to_sparse(), mat2.to_sparse()).mul(alpha);
     if (self._nnz() != 0) product = product.add(self.to_sparse().mul(beta));
-    assign(out, product.coalesce().to_sparse(out.layout()));
+    assign_sparse(out, product.coalesce().to_sparse(out.layout()));
     return out;
   }
   TORCH_CHECK(first != second && self.layout() == c10::kStrided,
@@ -318,7 +322,7 @@ void run_on_cpu(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::
   for (size_t i = 0; i < count; ++i) {
     const auto* alias = schema.arguments()[i].alias_info();
     if (alias != nullptr && alias->isWrite() && given[i].isTensor())
-      assign(given[i].toTensor(), moved[i].toTensor());
+      assign_sparse(given[i].toTensor(), moved[i].toTensor());
   }
   const size_t results = schema.returns().size(), first = stack->size() - results;
   for (size_t i = 0; i < results; ++i) {
@@ -339,12 +343,7 @@ void run_on_cpu(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::
 // What reads or writes elements itself, in PyTorch's kernels for sparse tensors on the CPU.
 const std::unordered_set<std::string>& host_only() {
   static const std::unordered_set<std::string> names{
-      "_sparse_log_softmax",
-      "_sparse_log_softmax_backward_data",
       "_sparse_mask_projection",
-      "_sparse_softmax",
-      "_sparse_softmax_backward_data",
-      "_sparse_sparse_matmul",
       "_sparse_sum_backward",
       "hspmm",
       "index_select",
@@ -360,7 +359,6 @@ const std::unordered_set<std::string>& host_only() {
       "add",
       "add_",
       "normal_",
-      "sparse_sampled_addmm",
       "triangular_solve",
   };
   return names;

@@ -55,9 +55,14 @@ def full_name(op: torch._ops.OpOverload) -> str:
     return f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
 
 
-@functools.cache
 def form(name: str) -> Form:
     """The form of the op `name`."""
+    # A library of custom ops may define one anew.
+    return _form(name) if name.startswith("aten::") else _form.__wrapped__(name)
+
+
+@functools.cache
+def _form(name: str) -> Form:
     op = overload(name)
     arguments = op._schema.arguments
     written = tuple(i for i, a in enumerate(arguments) if a.alias_info is not None and a.alias_info.is_write)

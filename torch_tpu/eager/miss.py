@@ -12,7 +12,7 @@ import jax
 import torch
 
 from torch_tpu import _C, dtypes
-from torch_tpu.eager import cpu_errors, log, metadata, numbers, overlap
+from torch_tpu.eager import cpu_errors, cpu_warnings, log, metadata, numbers, overlap
 from torch_tpu.eager.errors import announce_fallback, explain
 from torch_tpu.eager.forms import Form, form, overload
 from torch_tpu.eager.program import FreshTensor, NumberLeaf, Program, TensorLeaf, flatten, leaves, map_leaves
@@ -105,6 +105,7 @@ def build(name: str, args: list[Any], device: int, offsets: list[int] | None) ->
     offsets: indices of tensor leaves whose storage offset becomes run-time data; None: part of the key.
     """
     which = form(name)
+    cpu_warnings.repeat(which.name)
     if log.enabled():
         log.miss(name, {a.name: repr(v) for a, v in zip(which.op._schema.arguments, args, strict=True)})
     if which.name is not None and data_dependent.needs_host(which.name, args):

@@ -26,6 +26,7 @@ FAMILIES = (
     "prims",
     "fft",
     "linalg",
+    "least_squares",
     "attention",
     "recurrent",
     "foreach",
