@@ -32,7 +32,7 @@ REASONS = {
     "complex": "float16: the result is complex32, which XLA lacks",
     "native_layer_norm": "16-bit floats: statistics are float32, as on CUDA",
     "native_batch_norm": "16-bit floats: statistics are float32, as on CUDA",
-    "_native_batch_norm_legit": "16-bit floats: statistics are float32, as on CUDA",
+    "_native_batch_norm_legit": "16-bit floats: statistics are float32, as on CUDA; out= on the CPU",
     "_batch_norm_with_update": "16-bit floats: statistics are float32, as on CUDA",
     "matrix_exp": "16-bit floats: the CPU's intermediate values overflow, ours do not",
     "special.bessel_j0": "float64: the CPU is off by up to 8e-7",
@@ -75,10 +75,12 @@ def _totals(report: Report) -> list[str]:
     passed = sum(r["status"] == "pass" for r in ran.values())
     by_cpu = sorted({k[0] for k, r in ran.items() if r.get("fallbacks") and not _is_complex32(k)})
     strides = sum("strides" in r for r in ran.values())
+    samples = sum(r["samples"] for r in ran.values())
     if not ran:
         return ["Nothing was run.", ""]
     text = (
-        f"{passed:,} of {len(ran):,} cases (op, dtype, variant) pass: {100 * passed / len(ran):.2f} %. "
+        f"{passed:,} of {len(ran):,} cases (op, dtype, variant), with {samples:,} samples in all, pass: "
+        f"{100 * passed / len(ran):.2f} %. "
         f"{strides:,} of them have other strides. {len(by_cpu)} of {len({k[0] for k in ran})} ops fall back "
         f"to the CPU for some dtype other than complex32: {', '.join(by_cpu) or 'none'}."
     )

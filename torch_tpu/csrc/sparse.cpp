@@ -350,7 +350,6 @@ const std::unordered_set<std::string>& host_only() {
       "sspaddmm",
       "_pin_memory",
       "is_pinned",
-      "sparse_mask",
       // compressed
       "_sparse_csr_prod",
       "_sparse_csr_sum",

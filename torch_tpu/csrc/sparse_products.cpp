@@ -41,6 +41,23 @@ Tensor sparse_mask(const Tensor& self, const Tensor& mask) {
   return coo_like(mask, mask._indices().clone(), values_at(self, mask), mask.is_coalesced());
 }
 
+Tensor compressed_mask(const Tensor& self, const Tensor& mask) {
+  TORCH_CHECK(mask.layout() != c10::kSparse && mask.layout() != c10::kStrided,
+              "sparse_mask(): expected a compressed mask for a compressed self, got layout ", mask.layout());
+  const auto source = self.layout() == c10::kStrided || self.is_sparse() ? self : self.to_sparse();
+  const auto masked = source.sparse_mask(mask.to_sparse().coalesce());
+  if (mask.layout() != c10::kSparseCsr) {
+    const bool blocks = mask.layout() == c10::kSparseBsr || mask.layout() == c10::kSparseBsc;
+    const auto sizes = mask.values().sizes();
+    const auto at = static_cast<size_t>(mask.dim() - 1);  // of the blocks' sizes, after the batches
+    return masked.to_sparse(mask.layout(),
+                            blocks ? at::OptionalIntArrayRef(sizes.slice(at, 2)) : std::nullopt);
+  }
+  return at::_sparse_csr_tensor_unsafe(mask.crow_indices().clone(), mask.col_indices().clone(),
+                                       masked._values().view_as(mask.values()), mask.sizes(),
+                                       mask.options().dtype(masked.scalar_type()));
+}
+
 // --- Softmax -----------------------------------------------------------------------------------------
 
 // The groups that a sparse dimension's softmax is over: of each element its number, and how many there are.
@@ -196,6 +213,7 @@ TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, m) {
 }
 
 TORCH_LIBRARY_IMPL(aten, SparseCsrPrivateUse1, m) {
+  m.impl("sparse_mask", &compressed_mask);
   m.impl("sparse_sampled_addmm", &sampled_addmm);
   m.impl("sparse_sampled_addmm.out", &sampled_addmm_out);
 }
