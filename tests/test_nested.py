@@ -105,6 +105,7 @@ STRIDED = """
 nested(4)._nested_tensor_size().tolist()
 nested(4) + nested(4)
 nested(4) * nested(4)
+torch.bmm(nested(4).detach(), dense(3, 4, 2).detach())
 nested(4) - nested(4)
 torch.matmul(nested(4), nested(4).transpose(1, 2))
 torch.bmm(nested(4), nested(4).transpose(1, 2))

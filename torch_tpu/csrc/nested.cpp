@@ -55,10 +55,10 @@ Tensor sum_backward(const Tensor& grad, const Tensor& self, c10::OptionalIntArra
 
 // --- Products, part by part ---------------------------------------------------------------------------
 
-Tensor product(const char* op, const Tensor& self, const Tensor& other, bool dims_fit) {
-  TORCH_CHECK(self.is_nested() && other.is_nested(), op, "(): Expected both to be nested, but got a ",
-              self.is_nested() ? "" : "non-", "nested self and ", other.is_nested() ? "" : "non-",
-              "nested other");
+Tensor product(const char* op, const Tensor& self, const Tensor& other, bool dims_fit, bool takes_dense) {
+  TORCH_CHECK(self.is_nested() && (takes_dense || other.is_nested()), op,
+              "(): Expected both to be nested, but got a ", self.is_nested() ? "" : "non-",
+              "nested self and ", other.is_nested() ? "" : "non-", "nested other");
   TORCH_CHECK(dims_fit, op, "(): expected nested tensors of as many dimensions, at least 3, got ", self.dim(),
               " and ", other.dim());
   const auto ours = self.unbind(), theirs = other.unbind();
@@ -76,11 +76,11 @@ Tensor product(const char* op, const Tensor& self, const Tensor& other, bool dim
 }
 
 Tensor bmm(const Tensor& self, const Tensor& other) {
-  return product("bmm", self, other, self.dim() == 3 && other.dim() == 3);
+  return product("bmm", self, other, self.dim() == 3 && other.dim() == 3, true);
 }
 
 Tensor matmul(const Tensor& self, const Tensor& other) {
-  return product("matmul", self, other, self.dim() >= 3 && self.dim() == other.dim());
+  return product("matmul", self, other, self.dim() >= 3 && self.dim() == other.dim(), false);
 }
 
 // --- Layer norm: one over the buffer, as the normalised dimensions are the same in every part ----------
@@ -143,6 +143,31 @@ int64_t choose_math(const Tensor&, const Tensor&, const Tensor&, const std::opti
   return static_cast<int64_t>(at::SDPBackend::math);
 }
 
+// --- Sizes, strides and offsets, which are the host's ----------------------------------------------------
+
+void check_on_host(const char* op, const char* name, const Tensor& tensor) {
+  TORCH_CHECK(tensor.is_cpu(), op, "(): expected ", name, " to be a CPU tensor, got one on ", tensor.device(),
+              ": nested tensors keep it on the host; pass ", name, ".cpu()");
+}
+
+Tensor on_cpu_key(const char* name, torch::jit::Stack stack) {
+  c10::Dispatcher::singleton().findSchemaOrThrow(name, "").callBoxedForDispatchKey(DispatchKey::CPU, stack);
+  return stack.back().toTensor();
+}
+
+Tensor from_padded(const Tensor& padded, const Tensor& sizes, bool fused) {
+  check_on_host("_nested_from_padded", "cpu_nested_shape_example", sizes);
+  return on_cpu_key("aten::_nested_from_padded", {padded, sizes, fused});
+}
+
+Tensor view_from_buffer(const Tensor& self, const Tensor& sizes, const Tensor& strides,
+                        const Tensor& offsets) {
+  check_on_host("_nested_view_from_buffer", "nested_size", sizes);
+  check_on_host("_nested_view_from_buffer", "nested_strides", strides);
+  check_on_host("_nested_view_from_buffer", "offsets", offsets);
+  return on_cpu_key("aten::_nested_view_from_buffer", {self, sizes, strides, offsets});
+}
+
 }  // namespace
 
 void register_nested() {
@@ -150,8 +175,7 @@ void register_nested() {
   for (const auto& op : borrowable(DispatchKey::NestedTensorCPU, DispatchKey::NestedTensorPrivateUse1)) {
     borrow(*handles, op, DispatchKey::NestedTensorCPU, DispatchKey::NestedTensorPrivateUse1);
   }
-  for (const auto* name : {"aten::_nested_tensor_from_mask", "aten::_nested_tensor_from_mask_left_aligned",
-                           "aten::_nested_from_padded", "aten::_nested_view_from_buffer"}) {
+  for (const auto* name : {"aten::_nested_tensor_from_mask", "aten::_nested_tensor_from_mask_left_aligned"}) {
     borrow(*handles, c10::Dispatcher::singleton().findSchemaOrThrow(name, ""), DispatchKey::CPU,
            DispatchKey::PrivateUse1);
   }
@@ -166,6 +190,11 @@ TORCH_LIBRARY_IMPL(aten, NestedTensorPrivateUse1, m) {
   m.impl("native_layer_norm_backward", &layer_norm_backward);
   m.impl("_transform_bias_rescale_qkv", &transform_qkv);
   m.impl("_fused_sdp_choice", &choose_math);
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("_nested_from_padded", &from_padded);
+  m.impl("_nested_view_from_buffer", &view_from_buffer);
 }
 
 }  // namespace torch_tpu

@@ -119,6 +119,9 @@ template <bool log>
 Tensor softmax(const Tensor& self, int64_t dim, bool half_to_float) {
   const auto* name = log ? "_sparse_log_softmax" : "_sparse_softmax";
   TORCH_CHECK(self.is_sparse(), name, "(): expected a COO tensor, got layout ", self.layout());
+  TORCH_CHECK_NOT_IMPLEMENTED(self.is_floating_point() || self.is_complex(), "\"",
+                              log ? "log_softmax" : "softmax", "\" not implemented for '", self.scalar_type(),
+                              "'");
   TORCH_CHECK(!half_to_float, name, "(): with half to float conversion is not supported on tpu");
   const auto wrapped = c10::maybe_wrap_dim(dim, self.dim());
   const auto x = self.coalesce();
@@ -174,6 +177,13 @@ Tensor sampled_addmm(const Tensor& self, const Tensor& mat1, const Tensor& mat2,
       mat1.dim() == self.dim() && mat2.dim() == self.dim() && self.dim() >= 2 &&
           mat1.size(-1) == mat2.size(-2) && self.size(-2) == mat1.size(-2) && self.size(-1) == mat2.size(-1),
       name, "self ", self.sizes(), ", mat1 ", mat1.sizes(), " and mat2 ", mat2.sizes(), " do not fit");
+  TORCH_CHECK(self.is_floating_point() || self.is_complex(), name,
+              "Expected self to be a floating-point or complex tensor, but got ", self.scalar_type());
+  const auto batches = self.sizes().slice(0, self.dim() - 2);
+  TORCH_CHECK(
+      mat1.sizes().slice(0, mat1.dim() - 2) == batches && mat2.sizes().slice(0, mat2.dim() - 2) == batches,
+      name, "Expected self, mat1 and mat2 to have the same batch size, but got ", self.sizes(), ", ",
+      mat1.sizes(), " and ", mat2.sizes());
   const auto coo = self.to_sparse();
   const auto indices = coo._indices();
   const auto batch = indices.size(0) - 2;

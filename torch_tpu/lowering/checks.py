@@ -203,3 +203,28 @@ def grouped_mm_rule(x: Array, y: Array, offs: Array | None = None, *_: Any) -> I
         divided = y.shape[0] if x.ndim == y.ndim else x.shape[0] if x.ndim == 2 else y.shape[1]
         text = f"_grouped_mm(): offs[{{place}}] is {{value}}, not in [0, {divided}]"
         yield Bound(offs, 0, divided + 1, RuntimeError, text)
+
+
+def _lengths(name: str, offsets: Sequence[Array], rows: int, most: int) -> Iterator[Bound]:
+    """Offsets of a jagged dimension: in the rows, not decreasing, no entry longer than `most`."""
+    for ends in offsets[:1]:
+        yield Bound(
+            ends, 0, rows + 1, RuntimeError, f"{name}(): offsets[{{place}}] is {{value}} of {rows} rows"
+        )
+        text = f"{name}(): found batch item {{place}} of length {{value}}, expected 0 to {most}"
+        yield Bound(jnp.diff(ends), 0, most + 1, RuntimeError, text)
+
+
+@rule("aten::_jagged_to_padded_dense_forward")
+def padded_rule(values: Array, offsets: Sequence[Array], *_: Any) -> Iterator[Bound]:
+    rows = values.shape[0]
+    yield from _lengths("_jagged_to_padded_dense_forward", offsets, rows, rows)
+
+
+@rule("aten::_padded_dense_to_jagged_forward")
+def jagged_rule(dense: Array, offsets: Sequence[Array], total: int, *_: Any) -> Iterator[Bound]:
+    name = "_padded_dense_to_jagged_forward"
+    yield from _lengths(name, offsets, total, dense.shape[1])
+    for ends in offsets[:1]:
+        text = f"{name}(): final offset {{value}} should match total_L value {total}"
+        yield Bound(ends[-1:], total, total + 1, RuntimeError, text)

@@ -260,8 +260,14 @@ def _geometry(
     def full(values: Sequence[int]) -> tuple[int, ...]:
         return tuple(values) * (rank if len(values) == 1 else 1)
 
-    if any(p < 0 for p in padding):
-        raise RuntimeError("negative padding is not supported")
+    for name, values, least in (
+        ("padding", padding, 0),
+        ("output_padding", output_padding, 0),
+        ("stride", stride, 1),
+        ("dilation", dilation, 1),
+    ):
+        if any(v < least for v in values):
+            raise RuntimeError(f"convolution: expected {name} of at least {least}, got {list(values)}")
     extra = full(output_padding) if transposed else (0,) * rank
     for e, s, d in zip(extra, full(stride), full(dilation), strict=True):
         if e >= max(s, d):
@@ -285,6 +291,15 @@ def _compute(*arrays: jax.Array) -> list[jax.Array]:
     return [a.astype(dtypes.compute_dtype(a.dtype)) if _on_cpu() else a for a in arrays]
 
 
+def _check_arrays(x: jax.Array, w: jax.Array, bias: jax.Array | None, transposed: bool) -> None:
+    if x.dtype == jnp.bool_:
+        raise NotImplementedError("convolution: not implemented for bool")
+    if 0 in w.shape[:2] and not transposed:
+        raise RuntimeError(f"convolution: expected a weight with channels, got {list(w.shape)}")
+    if bias is not None and bias.ndim != 1:
+        raise RuntimeError(f"convolution: expected bias to be 1-dimensional, got {list(bias.shape)}")
+
+
 @lower("aten::convolution", "aten::convolution_overrideable")
 def convolution(
     input: jax.Array,
@@ -299,6 +314,7 @@ def convolution(
 ) -> jax.Array:
     rank = input.ndim - 2
     geometry = _geometry(rank, stride, padding, dilation, transposed, output_padding, groups)
+    _check_arrays(input, weight, bias, transposed)
     x, w = _compute(input, weight)
     if transposed:
         y = image_gradient(x, w, _transposed_shape(x.shape, w.shape, geometry), geometry)

@@ -334,6 +334,8 @@ def repeat_interleave(repeats: Tensor, output_size: int | None = None) -> Tensor
 
 @host("aten::_padded_dense_to_jagged_forward")
 def padded_to_jagged(dense: Tensor, offsets: Sequence[Tensor], total: int | None = None) -> Tensor:
+    if len(offsets) != 1 or offsets[0].ndim != 1 or offsets[0].numel() == 0:
+        raise RuntimeError("_padded_dense_to_jagged_forward(): expected one tensor of 1-d offsets")
     total = int(offsets[0][-1].item())
     return torch.ops.aten._padded_dense_to_jagged_forward(dense, offsets, total)
 

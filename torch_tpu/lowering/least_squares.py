@@ -81,7 +81,11 @@ def _by_qr(a: Tensor, b: Tensor) -> Tensor:
 def _by_svd(a: Tensor, b: Tensor, rcond: float | None) -> tuple[Tensor, Tensor, Tensor]:
     """The solution of the least norm; singular values below rcond times the largest count as zero."""
     u, values, vh = torch.linalg.svd(a, full_matrices=False)
-    rcond = torch.finfo(a.dtype).eps * max(a.shape[-2:]) if rcond is None else rcond
+    eps = torch.finfo(a.dtype).eps
+    if rcond is None:
+        rcond = eps * max(a.shape[-2:])
+    elif rcond < 0:  # LAPACK's word for the machine's precision
+        rcond = eps
     kept = values > rcond * values[..., :1]
     inverse = torch.where(kept, 1 / values, 0).unsqueeze(-1)
     return vh.mH @ (inverse * (u.mH @ b)), values, kept.sum(-1)

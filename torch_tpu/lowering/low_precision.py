@@ -63,7 +63,7 @@ def scaled_mm(
     use_fast_accum: bool = False,
 ) -> Array:
     """What the scales are follows from their shapes: of all, of rows and columns, of blocks of 128."""
-    _check_factors("_scaled_mm", self, mat2)
+    _check_factors("_scaled_mm", self, mat2, bias, out_dtype)
     rows, columns = (self.shape[0], 1), (1, mat2.shape[1])
     if scale_a.size == scale_b.size == 1:
         a, b = scale_a.reshape(1, 1), scale_b.reshape(1, 1)
@@ -72,7 +72,10 @@ def scaled_mm(
     else:
         a, b = _spread("scale_a", scale_a, self.shape), _spread("scale_b", scale_b, mat2.shape)
     value = _scaled(self, mat2, a, b, bias)
-    return _cast(value if scale_result is None else value * scale_result, self, out_dtype)
+    result = self.dtype if out_dtype is None else dtypes.JAX_DTYPE[out_dtype]
+    if scale_result is not None and result.itemsize == 1:  # as CUDA does, for float8 only
+        value = value * scale_result
+    return _cast(value, self, out_dtype)
 
 
 @lower("aten::_scaled_mm_v2")
@@ -90,7 +93,8 @@ def scaled_mm_v2(
     contraction_dim: Sequence[int] = (),
     use_fast_accum: bool = False,
 ) -> Array:
-    _check_factors("_scaled_mm_v2", self, mat2)
+    _check_factors("_scaled_mm_v2", self, mat2, bias, out_dtype)
+    _check_recipes([Scaling(r) for r in recipe_a], [Scaling(r) for r in recipe_b])
     a = _levels("scale_a", scale_a, recipe_a, swizzle_a, self.shape)
     b = _levels("scale_b", scale_b, recipe_b, swizzle_b, mat2.shape[::-1]).T
     return _cast(_scaled(self, mat2, a, b, bias), self, out_dtype)
@@ -100,7 +104,7 @@ def _is_float8(x: Array) -> bool:
     return jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize == 1
 
 
-def _check_factors(op: str, x: Array, y: Array) -> None:
+def _check_factors(op: str, x: Array, y: Array, bias: Array | None, out_dtype: Any) -> None:
     sizes = f"self {list(x.shape)} and mat2 {list(y.shape)}"
     if x.ndim != 2 or y.ndim != 2:
         raise ValueError(f"{op}(): self and mat2 must be 2-d, got {sizes}")
@@ -108,6 +112,19 @@ def _check_factors(op: str, x: Array, y: Array) -> None:
         raise ValueError(f"{op}(): the contraction dimension of self and mat2 must match, got {sizes}")
     if not (_is_float8(x) and _is_float8(y)):
         raise ValueError(f"{op}(): expected self and mat2 of float8 dtypes, got {x.dtype} and {y.dtype}")
+    if bias is not None and bias.shape != (y.shape[1],):
+        raise ValueError(f"{op}(): expected a bias of {y.shape[1]} elements, got {list(bias.shape)}")
+    if out_dtype is not None and (not out_dtype.is_floating_point or out_dtype.itemsize > 4):
+        raise ValueError(f"{op}(): expected out_dtype to be float32 or less, got {out_dtype}")
+
+
+def _check_recipes(a: list[Scaling], b: list[Scaling]) -> None:
+    large = {Scaling.BLOCKWISE_1X128, Scaling.BLOCKWISE_128X128}
+    both = {*a[:1], *b[:1]}
+    alike = a == b and both and both != {Scaling.BLOCKWISE_128X128}
+    if not alike and not (len(a) == len(b) == 1 and both == large):
+        names = [[r.name for r in recipes] for recipes in (a, b)]
+        raise ValueError(f"_scaled_mm_v2(): Invalid scaling configuration: recipes {names[0]} and {names[1]}")
 
 
 def _cast(value: Array, x: Array, dtype: Any) -> Array:
@@ -194,7 +211,11 @@ def grouped_mm(
     [T, K] x [G, K, N] -> [T, N]; [G, M, K] x [K, T] -> [M, T]; [M, T] x [T, N] -> [G, M, N]; both 3-d: bmm.
     """
     _check_groups(self, mat2, offs, bias)
-    if offs is None:
+    if out_dtype is not None and dtypes.JAX_DTYPE[out_dtype] != self.dtype:
+        raise RuntimeError(f"_grouped_mm(): expected out_dtype to be that of self, got {out_dtype}")
+    if 0 in (*self.shape, *mat2.shape) or (offs is not None and offs.size == 0):
+        value = jnp.zeros(_grouped_sizes(self, mat2, offs), self.dtype)  # no groups, or nothing in them
+    elif offs is None:
         value = product("gij,gjk->gik", self, mat2)
     elif mat2.ndim == 3:
         value = _divided_rows(self, mat2, offs)
@@ -203,6 +224,11 @@ def grouped_mm(
     else:
         value = _divided_inner(self, mat2, offs)
     return _cast(value, self, out_dtype)
+
+
+def _grouped_sizes(a: Array, b: Array, offs: Array | None) -> tuple[int, ...]:
+    groups = [] if a.ndim != b.ndim else [a.shape[0] if offs is None else offs.shape[0]]
+    return (*groups, a.shape[-2], b.shape[-1])
 
 
 def _check_groups(a: Array, b: Array, offs: Array | None, bias: Array | None) -> None:

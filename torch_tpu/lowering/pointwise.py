@@ -440,7 +440,7 @@ def clamp(self: Array, min: Any = None, max: Any = None) -> Array:
 
 @lower("aten::masked_fill.Scalar", "aten::masked_fill.Tensor")
 def masked_fill(self: Array, mask: Array, value: Any) -> Array:
-    if jnp.iscomplexobj(value) and not is_complex(self):
+    if jnp.iscomplexobj(value) and not is_complex(self) and self.dtype != jnp.bool_:
         raise RuntimeError(f"masked_fill(): value cannot be converted to type {self.dtype} without overflow")
     return jnp.where(mask, dtypes.cast(value, self.dtype), self)
 

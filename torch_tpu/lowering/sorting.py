@@ -5,6 +5,7 @@ NaN counts as the largest value, as in PyTorch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -205,13 +206,37 @@ def histc(x: jax.Array, bins: int = 100, min: Any = 0, max: Any = 0) -> jax.Arra
     return write_at(jnp.zeros(bins, dtype), (position,), "add", dtype.type(1))
 
 
+def _check_bins(x: jax.Array, bins: Sequence[int], range: Sequence[float] | None) -> None:
+    if len(bins) != x.shape[1] or min(bins, default=1) < 1:
+        raise RuntimeError(f"histogramdd: expected {x.shape[1]} positive numbers of bins, got {list(bins)}")
+    if range is None:
+        return
+    pairs = list(zip(range[::2], range[1::2], strict=False))
+    if len(range) != 2 * len(bins) or not all(math.isfinite(v) for v in range):
+        raise RuntimeError(
+            f"histogramdd: expected a finite range for each of {len(bins)} columns, got {range}"
+        )
+    if any(low > high for low, high in pairs):
+        raise RuntimeError(f"histogramdd: min should not exceed max, got the range {list(range)}")
+
+
+def _check_counted(
+    x: jax.Array, weight: jax.Array | None, edges: Sequence[jax.Array] = (), rank: int = 0
+) -> None:
+    """Errors of dtypes and shapes; the CPU's own take their place."""
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        raise NotImplementedError(f"histogram: not implemented for {x.dtype}")
+    if x.ndim < rank:
+        raise RuntimeError(f"histogramdd: expected at least {rank} dimensions, got {list(x.shape)}")
+    if any(e.ndim != 1 or e.size < 2 for e in edges):
+        raise RuntimeError("histogram: expected 1-d edges, at least two")
+    if any(a.dtype != x.dtype for a in (*edges, *([] if weight is None else [weight]))):
+        raise RuntimeError(f"histogram: expected edges and weight of the input's dtype, {x.dtype}")
+
+
 def _edges(x: jax.Array, bins: Sequence[int], range: Sequence[float] | None) -> list[jax.Array]:
     """Per column of x [M, N] the ends of its bins, evenly spread over `range`, else over the data."""
-    if len(bins) != x.shape[1]:
-        raise RuntimeError(
-            "histogramdd: The size of bins must be equal to the innermost dimension of the input, "
-            f"got {len(bins)} and {x.shape[1]}."
-        )
+    _check_bins(x, bins, range)
     ends = []
     for n, count in enumerate(bins):
         first, last = (0, 1) if range is None else range[2 * n : 2 * n + 2]
@@ -226,6 +251,8 @@ def _histogram(
     x: jax.Array, edges: Sequence[jax.Array], weight: jax.Array | None, density: bool
 ) -> jax.Array:
     """How many rows of x [M, N], or how much of their weight, is in each cell; the last end is inside."""
+    if not edges:  # no columns
+        return jnp.zeros((), x.dtype)
     sizes = tuple(e.size - 1 for e in edges)
     outside, places = jnp.zeros(x.shape[0], bool), []
     for n, (edge, size) in enumerate(zip(edges, sizes, strict=True)):
@@ -243,7 +270,7 @@ def _histogram(
 
 
 def _rows(x: jax.Array) -> jax.Array:
-    return x.reshape(-1, x.shape[-1])
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
 @lower("aten::histogram.bin_ct")
@@ -255,6 +282,7 @@ def histogram(
     weight: jax.Array | None = None,
     density: bool = False,
 ) -> tuple[jax.Array, jax.Array]:
+    _check_counted(x, weight)
     x = x.reshape(-1, 1)
     edges = _edges(x, [bins], range)
     return _histogram(x, edges, weight, density), edges[0]
@@ -264,6 +292,7 @@ def histogram(
 def histogram_of(
     x: jax.Array, bins: jax.Array, *, weight: jax.Array | None = None, density: bool = False
 ) -> tuple[jax.Array, jax.Array]:
+    _check_counted(x, weight, [bins])
     return _histogram(x.reshape(-1, 1), [bins], weight, density), bins
 
 
@@ -276,6 +305,7 @@ def histogramdd_edges(
     weight: jax.Array | None = None,
     density: bool = False,
 ) -> list[jax.Array]:
+    _check_counted(x, weight, rank=2)
     return _edges(_rows(x), bins, range)
 
 
@@ -288,6 +318,7 @@ def histogramdd(
     weight: jax.Array | None = None,
     density: bool = False,
 ) -> jax.Array:
+    _check_counted(x, weight, rank=2)
     return _histogram(_rows(x), _edges(_rows(x), bins, range), weight, density)
 
 
@@ -295,4 +326,5 @@ def histogramdd(
 def histogramdd_of(
     x: jax.Array, bins: Sequence[jax.Array], *, weight: jax.Array | None = None, density: bool = False
 ) -> jax.Array:
+    _check_counted(x, weight, bins, rank=2)
     return _histogram(_rows(x), bins, weight, density)
