@@ -34,6 +34,18 @@ def assert_same(actual: Any, expected: Any, rtol: float | None = None, atol: flo
     torch.testing.assert_close(actual, expected, rtol=rtol, atol=atol, check_device=False, equal_nan=True)
 
 
+def assert_same_parts(actual: Any, expected: Any) -> None:
+    """Lists agree item by item: tensors as `assert_same` has it, everything else by `==`."""
+    if isinstance(expected, list):
+        assert len(actual) == len(expected)
+        for a, b in zip(actual, expected, strict=True):
+            assert_same_parts(a, b)
+    elif isinstance(expected, torch.Tensor):
+        assert_same(actual, expected)
+    else:
+        assert actual == expected
+
+
 @dataclasses.dataclass
 class Counted:
     """What a `counting()` block did: plans made (and so programs compiled), and ops run on the CPU."""

@@ -152,9 +152,9 @@ def test_unsupported_op_warns_once_and_counts() -> None:
     [
         lambda d: torch.ones(2, dtype=torch.complex64, device=d).to(torch.float32),
         lambda d: torch.zeros(2, device=d).copy_(torch.ones(2, dtype=torch.complex64, device=d)),
-        lambda d: torch.cholesky(torch.eye(3, device=d)),
-        lambda d: torch.triangular_solve(torch.ones(3, 1, device=d), torch.eye(3, device=d)),
-        lambda d: torch.zeros(4, device=d).index_reduce(
+        lambda d: torch.cholesky(torch.eye(13, device=d)),
+        lambda d: torch.triangular_solve(torch.ones(13, 1, device=d), torch.eye(13, device=d)),
+        lambda d: torch.zeros(13, device=d).index_reduce(
             0, torch.zeros(2, dtype=torch.int64, device=d), torch.ones(2, device=d), "mean"
         ),
         lambda d: torch.empty(2, dtype=torch.complex32, device=d),

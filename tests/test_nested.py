@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.support import DEVICE, assert_same, counting
+from tests.support import DEVICE, assert_same, assert_same_parts, counting
 
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 
@@ -64,17 +64,6 @@ def results(program: str, layout: torch.layout, device: str) -> list[Any]:
         sum(((part * part).sum() for part in parts), torch.zeros((), device=device)).backward()
         found += [plain(x.grad) for x in makers.leaves]
     return found
-
-
-def same(actual: Any, expected: Any) -> None:
-    if isinstance(expected, list):
-        assert len(actual) == len(expected)
-        for a, b in zip(actual, expected, strict=True):
-            same(a, b)
-    elif isinstance(expected, torch.Tensor):
-        assert_same(actual, expected)
-    else:
-        assert actual == expected
 
 
 ATTENTION = nn.MultiheadAttention(4, 2, batch_first=True).eval().requires_grad_(False)
@@ -158,7 +147,7 @@ def test_agrees_with_the_cpu(program: str, layout: torch.layout) -> None:
     expected = results(program, layout, "cpu")
     with counting() as counted:
         actual = results(program, layout, DEVICE)
-    same(actual, expected)
+    assert_same_parts(actual, expected)
     assert not counted.fallbacks
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.support import DEVICE, assert_same, counting
+from tests.support import DEVICE, assert_same, assert_same_parts, counting
 
 NAMES: dict[str, Any] = {"torch": torch, "nn": nn, "copy": copy, "pickle": pickle, "io": io}
 
@@ -63,17 +63,6 @@ def results(program: str) -> list[Any]:
         assert not isinstance(value, torch.Tensor) or value.device.type == device
         found.append(plain(value))
     return found
-
-
-def same(a: Any, b: Any) -> None:
-    if isinstance(a, list):
-        assert len(a) == len(b)
-        for x, y in zip(a, b, strict=True):
-            same(x, y)
-    elif isinstance(a, torch.Tensor):
-        assert_same(a, b)
-    else:
-        assert a == b
 
 
 ON_THE_DEVICE = """
@@ -189,7 +178,7 @@ csr().sum(0, keepdim=True)
 def test_on_the_device(program: str) -> None:
     with counting() as counted:
         expected, actual = results(program)
-    same(actual, expected)
+    assert_same_parts(actual, expected)
     assert not counted.fallbacks
 
 
@@ -197,7 +186,7 @@ def test_on_the_device(program: str) -> None:
 def test_by_the_cpu(program: str) -> None:
     with torch.tpu.set_fallback("allow"), counting() as counted:
         expected, actual = results(program)
-    same(actual, expected)
+    assert_same_parts(actual, expected)
     assert counted.fallbacks
     with torch.tpu.set_fallback("error"), pytest.raises(NotImplementedError):
         results(program)
@@ -232,7 +221,7 @@ def test_gradients(function: Any, matrix: Any) -> None:
         return [y.detach().cpu(), *(plain(x.grad.to_dense()) for x in (a, b) if x.grad is not None)]
 
     with torch.tpu.set_fallback("allow"):
-        same(run(DEVICE), run("cpu"))
+        assert_same_parts(run(DEVICE), run("cpu"))
 
 
 @pytest.mark.parametrize(
@@ -254,7 +243,7 @@ def test_gradients_through_sparse_results(function: Any) -> None:
         return [plain(result), *(plain(t.grad.to_dense()) for t in (x, y) if t.grad is not None)]
 
     with torch.tpu.set_fallback("allow"):
-        same(run(DEVICE), run("cpu"))
+        assert_same_parts(run(DEVICE), run("cpu"))
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 // Nested tensors of the strided layout: a dense `tpu` buffer, and sizes on the host.
 //
 // PyTorch's own kernels work on the buffer or on its parts through other ops; those that read elements
-// themselves are here, also through other ops. (The jagged layout is a Python subclass and needs nothing.)
+// themselves are here, also through other ops. The jagged layout is a Python subclass: see
+// lowering/nested.py.
 #include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <ATen/NestedTensorImpl.h>

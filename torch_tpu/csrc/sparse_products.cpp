@@ -1,8 +1,7 @@
 // Kernels of COO tensors over groups of elements (softmax, products, masks), and sampled products.
 //
-// Made of other ops, as in sparse.cpp; the values of a group are reduced by index_add and index_reduce.
+// Made of other ops, as in sparse.cpp; the values of a group are reduced by index_add and scatter_reduce.
 #include <ATen/Functions.h>
-#include <ATen/SparseCsrTensorUtils.h>
 #include <ATen/TensorOperators.h>
 #include <torch/library.h>
 

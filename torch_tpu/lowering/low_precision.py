@@ -260,7 +260,8 @@ def _divided_rows(rows: Array, matrices: Array, ends: Array) -> Array:
     """[T, K] x [G, K, N] -> [T, N]; rows after the last group are zero."""
     if client.platform() == "tpu":
         sizes = jnp.diff(ends, prepend=0)
-        return lax.ragged_dot(rows, matrices, sizes, preferred_element_type=jnp.float32)
+        wide = jnp.promote_types(rows.dtype, jnp.float32)  # 16-bit floats accumulate in float32
+        return lax.ragged_dot(rows, matrices, sizes, preferred_element_type=wide)
     tiles = _Tiles(rows.shape[0], ends)
     rows = tiles.pad(rows)
 
@@ -293,11 +294,11 @@ class _Tiles:
     """Rows divided into groups that end at `ends`, and each group into tiles of `size` rows."""
 
     def __init__(self, rows: int, ends: Array) -> None:
-        average = rows // max(ends.shape[0], 1)
+        average = rows // ends.shape[0]
         self.size = min(max(8, 1 << average.bit_length()), 128)
         self.starts, self.ends = jnp.concatenate([jnp.zeros(1, ends.dtype), ends[:-1]]), ends
         self.last = jnp.cumsum(-(-jnp.maximum(ends - self.starts, 0) // self.size))
-        self.count = self.last[-1] if ends.shape[0] else 0
+        self.count = self.last[-1]
 
     def pad(self, x: Array) -> Array:
         """With rows enough for a tile that begins at the last one."""

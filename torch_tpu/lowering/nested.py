@@ -33,9 +33,9 @@ def padded(
     """[rows, ...] -> [batch, max_length, ...]; longer entries are cut, as on the CPU."""
     starts = _sole("_jagged_to_padded_dense_forward", offsets)
     places = starts[:-1, None] + jnp.arange(max_lengths[0], dtype=starts.dtype)
-    rows = jnp.take(values, places, axis=0, mode="clip") if values.shape[0] else None
-    if rows is None:
-        rows = jnp.zeros((*places.shape, *values.shape[1:]), values.dtype)
+    if values.size == 0:
+        return jnp.full((*places.shape, *values.shape[1:]), padding_value, values.dtype)
+    rows = jnp.take(values, places, axis=0, mode="clip")
     return _filled(rows, places < starts[1:, None], padding_value)
 
 
